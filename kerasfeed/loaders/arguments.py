@@ -23,7 +23,7 @@ WORKER_TYPES = ("auto", "process", "thread")
 
 
 def check_workers(workers: Any, worker_type: Any) -> int:
-    """Return the number of workers of a feed.
+    """Return the number of workers of a feed: the cores for "auto".
 
     Raises:
         TypeError: `workers` is neither an integer nor "auto".
@@ -36,11 +36,11 @@ def check_workers(workers: Any, worker_type: Any) -> int:
 
 
 def check_hosts(hosts: Any, workers: int, worker_type: str) -> RayHosts | None:
-    """Return the hosts of a feed.
+    """Return the hosts of a feed, or None.
 
     Raises:
         TypeError: `hosts` has another type.
-        ValueError: The other arguments exclude worker processes there.
+        ValueError: The other arguments exclude worker processes, which each host needs.
     """
     if hosts is None:
         return None
@@ -61,7 +61,7 @@ def refuse_skip(policy: FailurePolicy, where: str, *, replaceable: bool = True) 
 
     Args:
         policy: The feed's policy.
-        where: The caller, which needs batches of one shape.
+        where: Name of the caller for the message; the caller needs batches of one shape.
         replaceable: Whether other scenes can be loaded instead.
 
     Raises:
@@ -116,7 +116,7 @@ def check_order(order: Any, shuffle: bool) -> Order:
     """Return the order that `order` and `shuffle` of a feed describe.
 
     Raises:
-        TypeError: `order` is neither an `Order` nor a function, or `shuffle` is no bool.
+        TypeError: `order` is neither an `Order` nor a function, or `shuffle` is not a bool.
         ValueError: Both are given.
     """
     shuffle = check_flag("shuffle", shuffle, ". A feed shuffles all scenes, and needs no buffer")
@@ -164,7 +164,7 @@ def check_collate(collate: Any, plan: Plan, on_error: str) -> Collation:
 
     Raises:
         TypeError: `collate` has none of the allowed types.
-        ValueError: It excludes another argument.
+        ValueError: It is an unknown name, or it excludes another argument.
     """
     refuse_class("collate", collate, (Pad, Ragged), "kf.{}()")
     collation = _COLLATIONS[collate]() if isinstance(collate, str) and collate in _COLLATIONS else collate

@@ -1,6 +1,6 @@
 """Choose workers from the cost of the first scenes.
 
-Invariant: batches do not depend on the choice. Several threads read only if the user says that they may.
+Invariant: batches do not depend on the choice. Several threads read only if `Job.thread_safe` allows it.
 """
 
 import math
@@ -108,7 +108,7 @@ def why(seconds: float, busy_seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration as text with three digits: 12 us, 3.4 ms."""
+    """A duration as text: 3.4 ms, 12 us, 120 ms."""
     for unit, scale in (("us", 1e-6), ("ms", 1e-3)):
         if seconds < 999.5 * scale:
             return f"{seconds / scale:.{0 if seconds >= 9.95 * scale else 1}f} {unit}"

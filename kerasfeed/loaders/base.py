@@ -20,12 +20,12 @@ from kerasfeed.spec.scene_spec import SceneSpec
 
 @dataclass(frozen=True)
 class Job:
-    """The job of a loader.
+    """The sequence, plan and options of a loader.
 
     Attributes:
         sequence: Any object with `__len__` and `__getitem__`.
         plan: The indices of every step; `plan.seed` also seeds each scene's `rng`.
-        workers: Concurrent `__getitem__` calls, at least 1; the inline loader ignores it.
+        workers: Concurrent `__getitem__` calls; 0 in a job for an inline loader.
         max_memory: Limit for all slots, bytes.
         look_ahead: Batches that the consumer wants in flight, at least 1.
         policy: The policy for scenes that fail.
@@ -66,7 +66,10 @@ class Job:
         return dataclasses.replace(self, workers=workers, look_ahead=ahead, auto=frozenset())
 
     def ahead_for(self, workers: int) -> int:
-        """Number of batches that give every worker two scenes."""
+        """Number of batches that give every worker two scenes; 1 without workers.
+
+        With a `maker`, a worker makes whole batches: then it gets two of them.
+        """
         return math.ceil(2 * workers / (1 if self.maker else self.plan.rows)) if workers else 1
 
     @property
@@ -117,7 +120,7 @@ class LoaderStats:
     Attributes:
         worker_type: "inline" (in the calling thread), "thread" or "process".
         workers: Number of concurrent `__getitem__` calls.
-        batches: Batches delivered so far.
+        batches: Batches delivered since the workers started. Ctrl-C, `refresh` and `close` restart the count at 0.
         copied: Batches among these that were copied to ordinary memory because `max_memory` was reached.
         slots: Number of batch buffers.
         slot_bytes: Size of one buffer, bytes.

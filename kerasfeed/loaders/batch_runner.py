@@ -1,8 +1,8 @@
 """The runner of a loader: writes scenes into slots, or describes them.
 
 Invariant: the result of a task is a function of (sequence, seed, epoch, indices), whatever the worker. The slot holds
-the indices. A runner makes layout and views when it loads its first rows. The first scenes are read as in epoch 0, or
-in the epoch whose hook has been called.
+the indices. A runner receives the layout, and makes the views, when it loads rows. The first scenes are read as in
+epoch 0, or in the epoch whose `on_epoch_begin` has been called.
 """
 
 import contextlib
@@ -65,8 +65,8 @@ class FirstScenes:
 
     Attributes:
         specs: Index and spec of each scene.
-        seconds: Time of `__getitem__` for the median scene, s, without the time that other programs took. The first
-            scene also opens files, and some may come from a cache.
+        seconds: Time of `__getitem__` for the median scene, s, without the time that other programs took. It is the
+            median because the first scene also opens files, and some scenes may come from a cache.
         cpu_seconds: Processor time of that scene, s.
         is_reused: Whether reading another scene changed the arrays of the first.
         differing: A field of the first scene that differed when the scene was read again; empty if none did.
@@ -119,11 +119,11 @@ def read_first(
         held: The random generators that the sequence keeps.
         seeds: Whether `held` and the global generators are seeded for each scene.
         owned: Whether the sequence is a copy that no other code in this process reads.
-        reader: The sequence's `get_batch`, if it reads the batches.
+        reader: The sequence's `get_batch`, if batches are read with it; else None.
 
     Returns:
         The scenes; the random generators that they use (see `RandomWatch`); and the first scene, pickled, if it is to
-        be kept.
+        be kept and pickles, else None.
 
     Raises:
         FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.
@@ -205,9 +205,9 @@ def _warm_times(
 
 
 def _content(scene: Any) -> dict[tuple[int, str], bytes]:
-    """Return the first bytes of the values of a scene, by number and name of the field.
+    """Return the first bytes of the values of a scene, by field.
 
-    Fields that cannot be compared are left out.
+    A key is number and name of the field. Fields that cannot be compared are left out.
     """
     left, content = _MOST_COMPARED, {}
     leaves, treespec = flatten(scene)
@@ -259,7 +259,7 @@ class BatchRunner(Runner):
 
     Attributes:
         held: The random generators that the sequence and the collate function keep.
-        renewed: Whether a hook has changed the sequence since it was first sent.
+        renewed: Whether the sequence has changed since it was first sent.
         meter: The cost of reading scenes in this process.
     """
 

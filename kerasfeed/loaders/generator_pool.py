@@ -93,11 +93,12 @@ class GeneratorPool:
             repetition: Number of the repetition.
 
         Returns:
-            A future whose result is the block, or the exception of the generator.
+            A future whose result is the block or, also as a result, the exception to raise for the generator.
 
         Raises:
-            FeedClosedError: The workers were closed.
-            WorkerDiedError: The workers have failed.
+            FeedClosedError: The pool is closed.
+            WorkerDiedError: The pool has failed.
+            SceneTimeoutError: Only hung threads could return a slot.
         """
         try:
             slot = self.slots.acquire()
@@ -124,7 +125,7 @@ class GeneratorPool:
 
         Args:
             task: The task.
-            data: The scenes, if they did not fit in the slot.
+            data: The scenes, uint8[bytes], if they did not fit in the slot; else None.
         """
         with self.pool.lock:
             if task not in self._in_flight or task.future.done():

@@ -1,9 +1,9 @@
-"""The generators of one function, and blocks of their scenes, which workers send.
+"""The generators of one function, and blocks of their scenes.
 
-Invariant: if the user's function is deterministic, the scenes of a generator depend only on (make_generator, seed,
-repetition, n), not on the worker. So another worker can run a generator again after its worker died. Consecutive blocks
-of a generator hold its scenes in order. If the worker of a generator died, the block has `lost` set, and the next
-request names the scene to begin with.
+Invariant: if the user's function is deterministic, the scenes of a generator depend only on (make_generator, count,
+seed, repetition, n), not on the worker. So another worker can run a generator again after its worker died. Consecutive
+blocks of a generator hold its scenes in order. If the worker of a generator died, the block has `lost` set, and the
+next request names the scene to begin with.
 
 A scene read from a block equals the yielded scene, and does not change when the generator continues: an array is copied
 once, into the block. Scenes are stored one after the other. A block holds the scenes of about 4 ms, at least one.
@@ -137,9 +137,9 @@ def generator_seed(seed: int, repetition: int, n: int) -> np.random.SeedSequence
 def generator_error(
     error: BaseException, n: int, count: int, position: int, repetition: int, where: str = "", traceback: str = ""
 ) -> BaseException:
-    """Return the error to raise for generator `n`, with a note that names generator and scene.
+    """Return the error to raise for generator `n`.
 
-    Its type is the type of `error`, if that can be sent between processes.
+    A note names generator and scene. Its type is the type of `error`, if that can be sent between processes.
 
     Args:
         error: The exception of the generator.
@@ -259,7 +259,7 @@ class Block:
     Attributes:
         data: The scenes, uint8[bytes].
         length: Number of scenes of the generator, if no scene follows this block; else None.
-        lost: Whether the worker does not run the generator; then request the block again with a position.
+        lost: Whether the worker does not run the generator; then request the block again with a first scene.
     """
 
     data: NDArray[np.uint8]
@@ -268,7 +268,7 @@ class Block:
 
 
 class BlockWriter:
-    """Packs scenes of one generator into a block.
+    """Pack scenes of one generator into a block.
 
     Attributes:
         data: The block so far, uint8[bytes].
@@ -327,7 +327,7 @@ def scenes_in(data: NDArray[np.uint8], kinds: dict[bytes, Kind]) -> Iterator[Any
     """Yield the scenes of a block.
 
     Args:
-        data: The data of a writer, with the same alignment; arrays of the scenes refer to it.
+        data: uint8[bytes], the data of a writer, with the same alignment; arrays of the scenes refer to it.
         kinds: The kinds of earlier scenes by their pickled bytes; new kinds are added.
     """
     memory, start = data.data, 0
@@ -390,7 +390,9 @@ class GeneratorRun:
         self._raised: tuple[BaseException, int] | None = None  # the exception after the last block, and its scene
 
     def next(self, progress: TaskProgress) -> Any:
-        """Return the next scene from `goal` on, or `ENDED`; the caller has entered `context`.
+        """Return the next scene from `goal` on, or `ENDED`.
+
+        The caller has entered `context`.
 
         Raises:
             Exception: An exception of the user's code.
@@ -408,9 +410,10 @@ class GeneratorRun:
                 return item
 
     def block(self, slot: BlockSlot, progress: TaskProgress) -> NDArray[np.uint8] | None:
-        """Write the next scenes to the slot, or return them if they do not fit.
+        """Write the next scenes to the slot, or return them.
 
-        An exception of the generator is raised after its earlier scenes, with the next block.
+        They are returned, as uint8[bytes], if they do not fit. An exception of the generator is raised after its
+        earlier scenes, with the next block.
         """
         if self._raised is not None:
             progress[1] = self._raised[1]
@@ -447,7 +450,7 @@ class GeneratorRun:
 
 
 class GeneratorRunner(Runner):
-    """Runs generators, and packs their scenes into slots."""
+    """Run generators, and pack their scenes into slots."""
 
     def __init__(self, generators: Generators, layout: BlockLayout) -> None:
         """Run `generators`; `layout` describes the slots."""

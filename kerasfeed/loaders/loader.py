@@ -45,6 +45,7 @@ def make_loader(job: Job, worker_type: str, failure_log: FailureLog | None = Non
 
     Raises:
         TypeError, OSError: The user asked for processes, and they cannot start or the sequence cannot be pickled.
+        ImportError, WorkerStartError: See `RayHosts.join`.
     """
     in_memory = is_in_memory(job.sequence) and job.thread_safe and job.hosts is None
     if job.hosts is not None:
@@ -85,7 +86,7 @@ class Loader:
     Attributes:
         failure_log: Failures, and deferred warnings for the user.
         layout: The layout of a batch, once it is known; it stays known after `close`.
-        worker_type: See `LoaderStats`; "auto" until a pool was started.
+        worker_type: See `LoaderStats`; "auto" until a pool has started.
         epoch: The first scenes are read as in this epoch.
         choice: The choice that "auto" made, if it has made one.
         scene_seconds: Time per scene, s; 0 if unknown.
@@ -122,6 +123,8 @@ class Loader:
 
         Raises:
             TypeError, OSError: Worker processes cannot start, or the sequence cannot be pickled.
+            ImportError, WorkerStartError: See `RayHosts.join`.
+            FeedClosedError: The loader is closed.
         """
         self._sessions.current(self._start_session)
 
@@ -211,7 +214,10 @@ class Loader:
         return chosen
 
     def warn_of_settings(self, remedy: str) -> None:
-        """Warn if attributes of the user's objects were set after workers received copies."""
+        """Warn if the user's objects changed after workers received copies.
+
+        The warning ends with `remedy`. See `Settings`.
+        """
         session = self._sessions.present
         settings = None if session is None else session.pool.settings
         if settings is not None:
@@ -278,8 +284,8 @@ class Loader:
         weights)`. With "skip", a batch may have fewer rows; it is None if none is left.
 
         Cancelling the future skips the scenes not yet begun. Callbacks of the future run on a thread that other batches
-        wait for: they must not block, and must not submit. Errors of the sequence are set on the future; errors of the
-        call are raised here.
+        wait for: they must not block, and must not submit. Errors of the sequence are set on the future. Errors of the
+        call, and of the scenes that the first call reads to infer the spec, are raised here.
 
         Args:
             epoch: Epoch, from 0.
@@ -289,6 +295,7 @@ class Loader:
 
         Raises:
             NotYet: No memory became free in this time.
+            SceneTimeoutError: Only hung threads could free memory.
             IndexError: `step` is out of range.
             FeedClosedError: The loader is closed.
         """
@@ -319,6 +326,10 @@ class Loader:
         """Run `change`, which alters `job.sequence`, while no scene is loaded.
 
         Workers use the changed sequence afterwards.
+
+        Raises:
+            TypeError: The changed sequence cannot be pickled.
+            FeedClosedError: This process is a fork.
         """
         self._sessions.refuse_after_fork()
         with self._closing_if_interrupted():

@@ -27,8 +27,8 @@ def check_sequence(sequence: Any, caller: str = "Feed()") -> int:
 def refuse_other_items(sequence: Any, batch_size: int) -> None:
     """Refuse a sequence of batches, and a list of columns, `[X, y]`.
 
-    Two or three arrays are columns if each has one row per scene, and they could not be scenes of one feed or would not
-    fill a batch.
+    Two or three arrays are columns if they have equally many rows, more than there are arrays, and if they could not be
+    scenes of one feed or would not fill a batch.
 
     Raises:
         TypeError: The sequence is a list of columns; the message says what to write.

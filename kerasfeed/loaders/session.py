@@ -109,7 +109,7 @@ class Session:
     def infer(self, layout: Layout | None, epoch: int, least: int = 1) -> Layout:
         """Return the layout.
 
-        If unknown, wait for a worker to read a few scenes of `epoch`.
+        If `layout` is None, wait for a worker to read a few scenes of `epoch`.
 
         Raises:
             Exception: The sequence's exception; SpecError; WorkerDiedError.
@@ -151,7 +151,12 @@ class Session:
         return self.pool.has_copies and self.pool.worker_type == "thread"
 
     def begin(self, layout: Layout) -> None:
-        """Make the slots."""
+        """Post the layout to the workers, and make the slots.
+
+        Raises:
+            ValueError: `max_memory` does not hold two batches.
+            FeedClosedError, WorkerDiedError: The pool is closed, or has failed.
+        """
         self.pool.post(layout)
         in_flight = 1 if self.is_inline else self.job.look_ahead
         with self.lock:

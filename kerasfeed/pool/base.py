@@ -69,8 +69,8 @@ class WorkerContext(Protocol):
 class Runner(ABC):
     """The user's object and the code that runs tasks on it.
 
-    Each worker of a pool holds one. It can be pickled. Worker threads share one runner, and each worker process has its
-    own.
+    Each worker of a pool holds one. It can be pickled. Worker threads share one runner. A worker process has
+    a copy, and so has the thread that a pool of processes may begin with.
 
     Attributes:
         target: The object whose `on_worker_begin` and `on_worker_end` are called.
@@ -95,7 +95,7 @@ class Runner(ABC):
     def follow(self, previous: "Runner") -> None:  # noqa: B027 - most keep nothing
         """Copy the state that stays valid from the previous runner.
 
-        Called in a worker process after `Pool.renew`.
+        Called in a worker that has a copy, after `Pool.renew`.
         """
 
     @property
@@ -202,12 +202,12 @@ class Pool(ABC):
         worker_type: "inline" (the calling thread), "thread" or "process".
         has_copies: Whether each worker has a copy of the runner.
         memory: Memory that all workers can access; a `Runner` addresses it by offset.
-        respawns: Workers that were lost and replaced.
+        respawns: Worker processes that were lost and replaced.
         lock: Reentrant lock of the tasks in flight. The user's code is never called while a thread holds it.
         failure: Why the pool has failed, or None.
         closed: Whether the pool is closed.
         owner: The user of the pool, as messages name it.
-        on_failure: Callback that the failing thread calls when the pool fails.
+        on_failure: Callback that a pool of processes calls, in any thread, when it fails or is closed.
         settings: The settings that worker processes received last; None if workers use the user's objects.
     """
 
@@ -276,12 +276,19 @@ class Pool(ABC):
         """Begin to replace the first thread by worker processes.
 
         The thread continues until as many processes as cores are up. With `at_once`, it only finishes its present task.
+
+        Raises:
+            TypeError: The pool did not begin with a thread; see `PoolOptions.most_workers`.
         """
         raise TypeError(f"{self.owner} does not begin with a thread")
 
     @abstractmethod
     def renew(self) -> None:
-        """Publish the runner's present state for the next tasks."""
+        """Publish the runner's present state for the next tasks.
+
+        Raises:
+            TypeError: The runner cannot be pickled.
+        """
 
     def wait_until_idle(self) -> None:
         """Wait for all tasks in flight."""

@@ -49,7 +49,7 @@ class Sent:
     Attributes:
         packed: The exception and its notes, pickled; empty if it does not pickle.
         text: Its type and message.
-        cause: Its cause, if that was sent too.
+        cause: Its cause, if that was sent too; else None.
     """
 
     packed: bytes

@@ -1,7 +1,7 @@
 """Choose the pool for a runner.
 
-Invariant: only this module decides which pool "auto" starts with. If the system can start no processes, one thread does
-all tasks, unless the user has allowed several.
+Invariant: only this module decides which pool "auto" starts with. If no process can start, or the runner cannot be
+pickled, one thread does all tasks, unless the user has allowed several.
 """
 
 import dataclasses
@@ -29,6 +29,7 @@ def make_pool(runner: Runner, options: PoolOptions, worker_type: str) -> Pool:
 
     Raises:
         TypeError, OSError: The user asked for processes, and they cannot start or the runner cannot be pickled.
+        DirectoryGoneError: The directory of the feed no longer exists, also with "auto".
     """
     if worker_type in ("inline", "auto") and not options.thread_safe:
         options = dataclasses.replace(options, turn=Turn() if runner.target is None else Turn(runner.target))

@@ -176,7 +176,7 @@ class InlinePool(LocalPool):
         self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(None))
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """See `Pool.submit`; also raises Ctrl-C and exceptions of `on_worker_begin`."""
+        """See `Pool.submit`; also raises exceptions of signal handlers, such as Ctrl-C."""
         self.refuse_if_ended()
         caller = LocalWorker(_ALONE, CALLER, self)
         self._callers[caller] = None

@@ -79,7 +79,10 @@ class PoolMemory:
 
 
 def anonymous_file(name: str) -> int:
-    """Descriptor of a new empty file in memory, which has no path."""
+    """Descriptor of a new empty file without a path.
+
+    The file is in memory, or without memfd in the folder of temporary files.
+    """
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name, os.MFD_CLOEXEC)
     with tempfile.TemporaryFile(prefix=name) as file:

@@ -21,7 +21,10 @@ class Settings:
     """The attributes of the user's objects when workers received them."""
 
     def __init__(self, *objects: Any) -> None:
-        """Read the attributes of sequences and functions, and of all that views hold."""
+        """Read the attributes of sequences and functions.
+
+        The objects inside views and methods count too.
+        """
         values = {id(each): each for value in objects for each in _inside(value)}
         self._received = [(each, _attributes(each)) for each in values.values()]
 
@@ -46,7 +49,10 @@ class Settings:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Return the public attributes of an object, without its class; None for all but numbers and text."""
+    """Return the public attributes of an object, without its class.
+
+    Values other than numbers and text are None.
+    """
     try:
         attributes = list(object.__getattribute__(value, "__dict__").items())
     except AttributeError:  # it has none, or slots
@@ -65,7 +71,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _inside(value: Any) -> Iterator[Any]:
-    """Yield the user's objects: sequences and functions in views, and the objects of methods."""
+    """Yield the user's objects inside views, partial functions and methods."""
     while isinstance(value, partial):
         value = value.func
     is_own = is_ours(type(value))

@@ -207,7 +207,7 @@ class FutureTask(Task):
 
     Attributes:
         kind: Kind of the task for the runner.
-        number: Index of the scene, or number of the file or shard.
+        number: Index of the scene, or number of the generator, file or shard.
         future: Resolved with the payload or the error.
     """
 

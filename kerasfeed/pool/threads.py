@@ -79,7 +79,7 @@ class ThreadPool(LocalPool):
     def _run(self, worker: LocalWorker) -> None:
         """Body of one worker thread."""
         target, queue = self.runner.target, self._queue_of(worker.worker.index)
-        # Fails each task that this worker gets.
+        # The error of on_worker_begin, which fails each task that this worker gets; else None.
         trouble = worker.in_turn(partial(begin_worker, target, worker.worker, worker.name))
         worker.busy = False
         while not worker.given_up and (task := queue.get()) is not None:

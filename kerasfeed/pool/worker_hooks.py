@@ -1,4 +1,4 @@
-"""Call a sequence's hooks `on_worker_begin` and `on_worker_end` for every kind of worker.
+"""Call the hooks `on_worker_begin` and `on_worker_end` of a sequence.
 
 Invariant: an exception in a hook neither ends a worker silently nor loses a batch. If `on_worker_begin` fails, so do
 all tasks of the worker. If `on_worker_end` fails, every batch has been loaded, and a warning reports it.

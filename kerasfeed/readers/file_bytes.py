@@ -1,7 +1,7 @@
 """The bytes of a file, and a check that it is unchanged.
 
 Invariant: readers hold the object that owns the descriptor, so that the descriptor is neither closed nor reused while
-they read. Reading a local file that was truncated or rewritten raises an error and returns no data.
+they read. From 0.2 s after a local file was truncated or rewritten, reading it raises an error.
 """
 
 import os
@@ -19,7 +19,7 @@ _CHECK_SECONDS = 0.2  # between checks of size and time: each is a system call t
 
 
 class ByteSource(ABC):
-    """Reads a file by byte offset, from any thread.
+    """A file to read by byte offset, from any thread.
 
     Attributes:
         path: Path or URL.
@@ -32,6 +32,9 @@ class ByteSource(ABC):
     @abstractmethod
     def check(self, *, now: bool = False) -> None:
         """Check cheaply whether the file changed, at most every 0.2 s.
+
+        Args:
+            now: Whether to check even if the last check was less than 0.2 s ago.
 
         Raises:
             OSError: The file changed.

@@ -21,7 +21,7 @@ _AMPLIFIED = 3.0  # bytes decoded per byte of the scenes; below, other costs are
 
 @dataclass(frozen=True)
 class Storage:
-    """The storage of a dataset, for the cost of reading it.
+    """The storage of a dataset, which determines the cost of reading it.
 
     Attributes:
         name: Name of the dataset and its file, for messages: "'points' of '/data/rooms.h5'". Unique.
@@ -51,11 +51,11 @@ class ReadCost:
     Attributes:
         storage: The dataset, in the first file read.
         files: Number of files read.
-        scenes: Scenes loaded in the same time.
+        scenes: Scenes loaded since the first read of the dataset.
         scene_bytes: Decoded bytes of the dataset per scene: a row, or more if there are more rows than scenes in the
             sequence.
         decoded: Number of chunks decoded.
-        again: Number of these that this loader had decoded before, and that had left the cache.
+        again: Number of these chunks that this loader had decoded before, and that had left the cache.
         nbytes: Decoded bytes.
         seconds: Time spent decoding, s, summed over threads.
         seconds_again: The part of `seconds` spent on chunks decoded again.

@@ -99,7 +99,12 @@ def identity_at(path: str, options: Options) -> Identity:
 
 
 def read_whole(path: str | Path) -> bytes:
-    """Return the contents of a small file at a path or URL."""
+    """Return the contents of a small file at a path or URL.
+
+    Raises:
+        OSError: The file cannot be read.
+        ImportError, ValueError: As for `UrlFile`.
+    """
     if isinstance(path, Path):
         return path.read_bytes()
     file = UrlFile(path)

@@ -24,8 +24,8 @@ _HEADER = 64
 _HEADROOM = 2
 # For padded and ragged fields: lengths often have long tails, and one row that is too large makes its batch a copy.
 _FORM_HEADROOM = 4
-# Rows of at least this many bytes begin on a page. NumPy's large arrays begin 16 bytes behind a page, and the C library
-# copies 256 MB to an address 64 to 512 bytes behind a page at a third of the speed.
+# Rows of at least this many bytes begin on a page. NumPy's large arrays begin 16 bytes after the start of a page,
+# and the C library copies 256 MB to an address 64 to 512 bytes after it at a third of the speed.
 _LARGE_ROW = 1 << 20
 
 
@@ -57,7 +57,7 @@ class Layout:
     Attributes:
         spec: Spec of a scene, or of a batch for a collate function.
         rows: Maximum rows of a batch, at least 1.
-        batched: Whether arrays get a leading axis; False if items are batches already.
+        batched: Whether arrays get a leading axis; False if items are batches already, or a function makes batches.
         largest: Bytes of the largest row of each field seen while inferring the spec, after any padding.
         forms: The form of each field, None for stacked ones; empty if all are stacked.
         witness: Index of a scene that was read to infer the spec, and so has every size that the spec fixes; None if
@@ -80,7 +80,7 @@ class Layout:
 
     @property
     def rows_per_field(self) -> int:
-        """Rows that every field has room for; one if items are batches."""
+        """Rows that every field has room for; one if not `batched`."""
         return self.rows if self.batched else 1
 
     def fixed_shape(self, number: int) -> tuple[int, ...] | None:

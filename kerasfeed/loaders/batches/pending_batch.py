@@ -1,8 +1,8 @@
 """A batch in progress: its slot, the missing rows, and its future.
 
-Invariant: the future is resolved exactly once, when every row has been counted. Only then is the slot leased or
-released, so that no worker can write into memory that the consumer holds. If several scenes fail, the scene in the
-lowest row is reported, in whatever order they failed.
+Invariant: the future is resolved once: when every row has been counted, or earlier if the batch is given up. The slot
+is leased or released only when every row has been counted, so that no worker can write into memory that the consumer
+holds. If several scenes fail, the scene in the lowest row is reported, in whatever order they failed.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from kerasfeed.spec.scene_spec import ArraySpec
 
 
 class FormedField:
-    """One field of one batch, to be assembled."""
+    """One padded or ragged field of a batch, to be assembled."""
 
     def __init__(
         self, batch: "BatchInProgress", layout: Layout, number: int, form: Form, memory: Any, base: int

@@ -163,7 +163,7 @@ class RowLoader:
     def put(self, view: SlotView, scene: Any) -> Overflow:
         """Write a batch that was read early into a slot.
 
-        Return values without room.
+        Return the values without room in the slot.
         """
         overflow: Overflow = {}
         self._writer.write(view, 0, scene, self._writer.destinations(view), overflow)
@@ -268,7 +268,8 @@ def probe(
 ) -> tuple[Any, SceneSpec]:
     """Read and describe one scene, or with `collate` a batch of it.
 
-    The context has moved to the scene. `was_read` is called after `__getitem__`.
+    Return the scene, and the spec of the scene or the batch. The context has moved to the scene. `was_read`
+    is called after `__getitem__`.
 
     Raises:
         FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.

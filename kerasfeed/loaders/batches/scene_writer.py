@@ -291,6 +291,9 @@ class SceneWriter:
         """Copy the result of `get_batch`, except the arrays it filled itself.
 
         `written` holds those arrays, which `get_batch` received as `out`.
+
+        Raises:
+            SpecError: The result does not match the layout's spec, or has another number of rows.
         """
         count = stop - start
         try:

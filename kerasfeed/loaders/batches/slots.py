@@ -34,7 +34,7 @@ class Slot:
 
     Attributes:
         memory: The segment that holds it.
-        segment_offset: Offset of the segment in the arena's file, bytes.
+        segment_offset: Offset of the segment in the file of the `PoolMemory`, bytes.
         offset: Offset of the slot in the segment, bytes.
         view: The layout's views of the memory, for loaders in this process.
     """
@@ -68,7 +68,7 @@ class SlotFuture(Future[Any]):
 
 
 def failed_future(error: BaseException) -> Future[Any]:
-    """Return the future of a batch that has no slot, because of `error`."""
+    """Return a future of a batch, failed with `error`."""
     future: Future[Any] = Future()
     future.set_exception(error)
     return future

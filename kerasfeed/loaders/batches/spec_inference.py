@@ -42,7 +42,7 @@ def read_first_scenes(
     """Read a few scenes and return the layout for scenes like them.
 
     The scenes are spread over the sequence. If items are batches, the item of step 0 is read first. If scenes may fail,
-    others are read in their place.
+    others are read in their place. If the job has a spec, no scene is read.
 
     Args:
         job: The job.

@@ -36,7 +36,7 @@ class FailurePolicy:
         on_error: One of `ON_ERROR`.
         max_failures: How often a scene may end its worker before it counts as failed. Unless `on_error` is "raise",
             also how many scenes may fail. A float is a share of the scenes. None means 3 times, and a tenth of the
-            scenes.
+            scenes, but at least 3.
         timeout: Seconds that one scene may take; None for no limit.
         error_log: Path of a file that receives failures as JSON lines; None for no file.
     """
@@ -181,7 +181,7 @@ class FailureLog:
         self._fatal.clear()
 
     def renew(self, length: int) -> None:
-        """Count the `length` scenes of the refreshed sequence again.
+        """Restart the counts, for a refreshed sequence of `length` scenes.
 
         The table keeps earlier failures.
         """
@@ -231,7 +231,7 @@ class FailureLog:
     def warn_of_copies(self, ceiling: int) -> None:
         """Warn that a batch was copied because the consumer holds all slots.
 
-        The slots have `ceiling` bytes.
+        All slots together have `ceiling` bytes.
         """
         self.deferred_warnings.defer(
             "copied",

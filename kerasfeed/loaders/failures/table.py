@@ -36,10 +36,10 @@ class FailedScene:
 
 
 class FailureTable(Sequence[FailedScene]):
-    """The failed scenes that `feed.failures` returns, by index; notebooks show a table.
+    """The failed scenes that `feed.failures` returns, sorted by index.
 
-    Each item has the attributes `index`, `epoch`, `step`, `exception` (type and message, at most 200 characters) and
-    `count` (number of such failures of the scene).
+    Notebooks show a table. Each item has the attributes `index`, `epoch`, `step`, `exception` (type and message, at
+    most 200 characters) and `count` (number of such failures of the scene).
     """
 
     def __init__(self, rows: Sequence[FailedScene], forgotten: int = 0) -> None:

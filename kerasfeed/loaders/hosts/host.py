@@ -51,7 +51,10 @@ class FeedHost:
         self._failures: defaultdict[tuple[int | None, int | None], list[Any]] = defaultdict(list)
 
     def start(self, generation: int, job: Packed) -> HostAnswer:
-        """Start the workers, without waiting for them; the value is the host's name and its number of workers."""
+        """Start the workers, without waiting for them.
+
+        The answer's value is the host's name and its number of workers. See `load` for the arguments.
+        """
         try:
             if self._version != __version__:
                 raise WorkerStartError(
@@ -97,7 +100,9 @@ class FeedHost:
         step: int | None,
         least: int,
     ) -> HostAnswer:
-        """Load a batch. If `step` is None, infer the layout from scenes of `epoch`.
+        """Load a batch.
+
+        If `step` is None, infer the layout from scenes of `epoch` instead.
 
         Args:
             generation: How often the job has changed; a host with an older job unpacks `job` first.

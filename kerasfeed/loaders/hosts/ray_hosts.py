@@ -43,7 +43,8 @@ class RayHosts:
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: An argument is out of range; or `address` is a Ray client address.
+        ValueError: An argument is out of range; `address` is a Ray client address; or `address` is None and `count` is
+            above 1.
 
     Examples:
         >>> hosts = kf.RayHosts(count=4, ship=("my_scenes",))

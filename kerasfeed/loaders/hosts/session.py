@@ -1,6 +1,6 @@
 """Batches from other hosts: calls, answers, and choice of host.
 
-Invariant: a batch is a pure function of (sequence, plan, epoch, step), so any host may load it, also repeatedly. Its
+Invariant: a batch is a pure function of (sequence, plan, epoch, step), so any host may load it, also repeatedly. The
 answer is copied to memory of this process. The session counts the failures of all hosts. The cluster restarts hosts
 that end; late answers of an ended host are dropped. Only the session's thread assigns calls to hosts; it takes events
 from a queue.
@@ -96,7 +96,7 @@ class HostAnswer:
 
 @dataclass(eq=False)
 class _Call:
-    """A pending call for a batch or the layout; see `FeedHost.load` in `host.py`.
+    """A pending call of `FeedHost.load`, for a batch or the layout.
 
     Attributes:
         epoch: Epoch.
@@ -212,7 +212,7 @@ class HostsSession:
     def infer(self, layout: Layout | None, epoch: int, least: int = 1) -> None:
         """See `Session.infer`.
 
-        One host infers the layout, and calls pass it to the other hosts. Waits for that host.
+        One host infers the layout, and calls pass it to the other hosts. This waits for the first host.
         """
         self.layout = layout or self._ask(epoch, None, least).result()
 

@@ -56,7 +56,7 @@ class CrashPolicy:
             self._last_random_kill = time.monotonic()
 
     def progress(self, task: Task) -> None:
-        """Record that a task is done, though workers may have died."""
+        """Record that a task is done, perhaps after deaths of workers."""
         self._between = 0
         if self._by_position:
             for culprit in task.culprits():

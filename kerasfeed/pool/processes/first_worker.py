@@ -59,7 +59,7 @@ class FirstWorker(LocalWorker):
         return first
 
     def end(self) -> None:
-        """Wait for the thread, which has read STOP, but not for ever."""
+        """Wait up to 5 s for the thread, which ends at STOP."""
         self.over = True
         if self.thread is not threading.current_thread():
             self.thread.join(_JOIN_SECONDS)

@@ -4,8 +4,8 @@ Invariant: a record has a fixed size of at most PIPE_BUF bytes, so the kernel wr
 workers read tasks from one pipe and write results to another without a lock, and a worker that dies never leaves half
 a record behind. Payloads have no fixed size: workers read them from a shared file (`SharedObjects`), and send them over
 their links. Tasks are written whole, in groups of at most PIPE_BUF bytes, and never block the writer. Tasks that do not
-fit into the pipe wait here until `flush`. Each task in a full pipe brings a result, so it is enough
-to flush whenever results have come.
+fit into the pipe wait here until `flush`. Each task in a full pipe brings a result, so it is enough to flush whenever
+results have come.
 """
 
 import enum
@@ -80,16 +80,16 @@ def decode_task(data: bytes) -> tuple[int, int, Record]:
 
 
 class Result(NamedTuple):
-    """The outcome of one task.
+    """The outcome of one task, or an event of a worker.
 
     A named tuple, because one is made for every task and a frozen dataclass costs six times as much.
 
     Attributes:
         status: A `Status`.
-        number: Number of the task; -1 for STARTED and NOT_STARTED.
+        number: Number of the task; -1 for an event of a worker.
         worker: Number of the worker.
         payload_bytes: Bytes that the worker sent over its link before this record; 0 for none.
-        seconds: Duration of the task, s.
+        seconds: Duration of the task, s; 0 unless DONE.
     """
 
     status: int

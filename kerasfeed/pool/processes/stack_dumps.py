@@ -2,7 +2,7 @@
 
 It works during crashes and hangs in C.
 
-Invariant: all workers of a session append to one anonymous file, and the parent reads and empties it.
+Invariant: all workers of a pool append to one anonymous file, and the parent reads and empties it.
 """
 
 import fcntl

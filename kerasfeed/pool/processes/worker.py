@@ -1,8 +1,8 @@
 """The worker process: a new interpreter that runs tasks.
 
 Invariant: the worker ends with its parent. End of file on the task pipe ends it between tasks. If the parent ends, a
-watching thread ends the worker during a task. It imports neither keras nor tensorflow unless the user's code does, and
-never the user's main module.
+watching thread ends the worker during a task. The worker imports neither keras nor tensorflow unless the user's
+code does, and never the user's main module.
 """
 
 import faulthandler
@@ -215,7 +215,7 @@ def main(number: int, count: int, *fds: int) -> None:
     Args:
         number: Number of the worker.
         count: Number of workers.
-        *fds: Inherited descriptors.
+        *fds: Inherited descriptors: tasks, results, link, slots, shared objects, stacks.
     """
     _reserve_descriptors()
     task_fd, result_fd, link_fd, slots_fd, shared_objects_fd, stacks_fd = fds

@@ -2,8 +2,9 @@
 
 Invariant: a worker is a new interpreter (`sys.executable`), never a fork of this process and never a second run of the
 user's main module. It inherits only the descriptors named here, and passes none of them on. It leads a process group,
-so that programs started by scenes end with it. It starts in the directory and environment in which the feed was made,
-even if this process has changed its own since. The process is waited for once, here, and keeps its id until then.
+so that programs started by scenes end with it. It starts in the directory and environment of the moment when the feed
+was made, even if this process has changed its own since. The process is waited for once, here, and
+keeps its id until then.
 
 On Linux the kernel kills a worker whose parent has ended, even in a scene that holds the GIL in compiled code. For the
 kernel, the parent is the thread that started the worker: the pool's supervisor, which therefore outlives its workers.
@@ -146,7 +147,7 @@ class WorkerHandle:
             os.killpg(group, signal.SIGKILL)
 
     def look(self) -> None:
-        """Record the memory that the process has held."""
+        """Record the peak memory of the process so far."""
         try:
             status = Path(f"/proc/{self.process.pid}/status").read_text()
         except OSError:  # no /proc, or the process is gone
@@ -204,7 +205,7 @@ def _bytes(maxrss: int) -> int:
 def end_workers(handles: list[WorkerHandle], *, grace: float) -> None:
     """Wait for workers whose task pipe has been closed.
 
-    After `grace` seconds, kill the others.
+    After `grace` seconds, kill the workers that still run.
     """
     deadline = time.monotonic() + grace
     for handle in handles:

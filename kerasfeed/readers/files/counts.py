@@ -1,4 +1,4 @@
-"""The number of scenes in each file: given, or counted in parallel.
+"""The number of scenes in each file: given, or counted.
 
 Invariant: the counts do not depend on the number of threads. Files are skipped only with `on_error="skip"`, with a
 warning.
@@ -68,7 +68,7 @@ def file_of(path: Any) -> Path | str | None:
 def count_files(
     paths: Sequence[Any], count_one: Callable[[Any], int], *, skip: bool, several: bool
 ) -> tuple[tuple[Any, ...], NDArray[np.int64], tuple[tuple[Any, str], ...]]:
-    """Count the scenes of each file, in parallel.
+    """Count the scenes of each file.
 
     Args:
         paths: The files.

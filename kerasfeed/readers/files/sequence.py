@@ -128,7 +128,7 @@ class FileSequence(Refreshable, SceneSequence):
         read_file: Called with one of `paths`, in each worker process, or in one thread. If several threads may call it
             at once, set `read_file.thread_safe = True`; this is not needed for functions of NumPy.
         count: Number of scenes in each file: one integer for all, one integer for each, or a function from path to
-            integer. None reads each file once, in parallel, to count.
+            integer. None reads each file once to count, in parallel if `read_file` is thread-safe.
         cache_files: Largest number of files that each process keeps, at least 1.
         cache_bytes: Largest total size of the arrays that each process keeps, bytes; one file is kept whatever its
             size. "auto" is 1/16 of the memory, at most 1 GiB.

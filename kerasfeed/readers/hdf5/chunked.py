@@ -33,7 +33,7 @@ from kerasfeed.readers.hdf5.storage import AxisPiece, Chunked, ChunkLocation, Ch
 from kerasfeed.util.lru import Lru, PerProcess
 from kerasfeed.util.resources import cores
 
-_HELPED_NBYTES = 1 << 18  # decoded bytes from which a second thread helps: it takes about 50 us to start
+_HELPED_NBYTES = 1 << 18  # with fewer decoded bytes, no second thread helps: it takes about 50 us to start
 _COUNTED_PARTS = 4096  # selections of more chunks are assumed to miss the cache
 _AHEAD_SECONDS = 10.0
 _MOST_TILES = 64  # chunks of a row that are looked up together in the cache

@@ -139,7 +139,7 @@ class Pipeline:
 def decoder_of(each: Filter) -> Decoder | None:
     """Decoder of a filter.
 
-    None if it is unknown, or its package is not installed.
+    None if the filter or its parameters are unknown, or its package is not installed.
     """
     make = _DECODERS.get(each.code)
     return None if make is None else make(each.values)

@@ -1,6 +1,7 @@
 """List the contents of a file: names, text, or HTML.
 
-Invariant: no data are read. The storage of every dataset shown is examined, to report its reader.
+Invariant: listing names reads no data. To report the reader of each dataset that they show, `tree` and `table` examine
+its storage, which may read its first and last chunk or item.
 """
 
 from collections import deque

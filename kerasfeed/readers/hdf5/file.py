@@ -307,6 +307,7 @@ class HDF5File(Members):
             An [HDF5Dataset][kerasfeed.readers.hdf5.dataset.HDF5Dataset]; or a group, a mapping like the file.
 
         Raises:
+            TypeError: `name` is neither text nor a reference.
             KeyError: There is no such dataset or group; the message lists the existing datasets, or the target of a
                 broken link.
             OSError: The object is damaged.
@@ -399,7 +400,7 @@ class HDF5File(Members):
         self._check_there()
 
     def source_files(self) -> list[str]:
-        """Path of the file, if it is local; see `kerasfeed.Cached`."""
+        """Path of the file, unless fsspec reads it; see `kerasfeed.Cached`."""
         return [] if self._remote else [self.path]
 
     def __repr__(self) -> str:

@@ -239,7 +239,7 @@ def _release(handle: h5py.File, kept: list[tuple[ChunkCache, range]]) -> None:
 class Registry:
     """The open files by device and inode.
 
-    So two names of one file share a handle.
+    Two names of one file share a handle.
 
     Attributes:
         generation: Changes with a fork.

@@ -52,7 +52,7 @@ class HDF5Scenes(SceneSequence):
 
     @property
     def spec(self) -> Any:
-        """Spec of a scene: an `ArraySpec` per field, nested like it."""
+        """Spec of a scene: an `ArraySpec` per field, nested like the scene."""
         return self._spec.unflatten(self._spec.fields)
 
     @property
@@ -69,6 +69,10 @@ class HDF5Scenes(SceneSequence):
         """Return scene `index`, nested as it was written.
 
         Negative indices count from the end.
+
+        Raises:
+            IndexError: `index` is out of range.
+            OSError: The file is damaged, missing or has changed.
         """
         index = range(len(self))[index]
         fields = zip(self._names, self._spec.fields, strict=True)

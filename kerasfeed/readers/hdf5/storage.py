@@ -21,7 +21,7 @@ from kerasfeed.readers.hdf5.selection import Box
 
 
 class AxisPiece(NamedTuple):
-    """The part of a box in one row of chunks, on one axis.
+    """A box in one row of chunks, on one axis.
 
     Attributes:
         offset: The term that this axis adds to the chunk's number.

@@ -1,7 +1,7 @@
 """`tf.train.Example` without TensorFlow: named lists of bytes, float32 or int64.
 
 Invariant: the bytes written follow the original schema, and everything that the original schema reads is read here. The
-messages are declared in a separate pool, so TensorFlow may be in the same process; nothing here imports it.
+messages are declared in a separate descriptor pool, so TensorFlow may be in the same process; nothing here imports it.
 
 Encoding builds no message: tags and sizes precede the memory of the arrays, which is not copied if large. A record of
 256 KiB takes 3 us (and 25 us for its checksum); building messages takes 100 us.
@@ -46,7 +46,7 @@ class Values(NamedTuple):
 
     Attributes:
         kind: `BYTES`, `FLOAT` or `INT64`.
-        values: A list of bytes, float32[N] or int64[N]; decoded values are read-only. For encoding, float32 may
+        values: A list of bytes, float32[N] or int64[N]; decoded arrays may be read-only. For encoding, float32 may
             have any axes, a few integers may be a list, and one bytes value may be uint8[N].
     """
 

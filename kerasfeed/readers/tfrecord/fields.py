@@ -37,7 +37,7 @@ def kind_of(field: ArraySpec) -> str:
 
 
 class SceneCodec:
-    """Encodes scenes of one spec as records, and decodes them.
+    """Encode scenes of one spec as records, and decode them.
 
     Args:
         spec: Spec of a scene.
@@ -67,7 +67,9 @@ class SceneCodec:
         return encode_pieces(features)
 
     def decode(self, record: bytes) -> list[Any]:
-        """Decode the fields of a scene; arrays are read-only.
+        """Decode the fields of a scene, in the spec's order.
+
+        Arrays may be read-only.
 
         Raises:
             SpecError: A feature is missing, or does not match the spec.

@@ -1,10 +1,10 @@
 """The bytes, the framing and the index of a record file.
 
-Invariant: bytes of a file that was truncated or rewritten since it was opened are never returned. Any thread may read.
-A record is length, checksum of the length, data, checksum of the data. All numbers are little-endian; checksums are
-masked CRC32C (Castagnoli), as TensorFlow writes them. An index belongs to one state of a file. Making an index reads
-only the heads of records. If a head is damaged, the rest of the file counts as one unreadable record, because records
-after a damaged length cannot be found.
+Invariant: from 0.2 s after an open local file was truncated or rewritten, reading it raises an error. Any thread may
+read. A record is length, checksum of the length, data, checksum of the data. All numbers are little-endian; checksums
+are masked CRC32C (Castagnoli), as TensorFlow writes them. An index belongs to one state of a file. Making an index
+reads only the heads of records. If a head is damaged, the rest of the file counts as one unreadable record, because
+records after a damaged length cannot be found.
 """
 
 import os
