@@ -191,7 +191,7 @@ class SceneSequence(ABC):
             index: Index of the scene in this sequence.
 
         Returns:
-            A new generator at the beginning of its stream of numbers.
+            A new generator at the beginning of its stream of numbers; outside a feed, an unseeded one.
 
         Examples:
             >>> class Noise(kf.SceneSequence):

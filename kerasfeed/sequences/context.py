@@ -1,9 +1,9 @@
 """The context of a scene: seed, epoch and index.
 
-Invariant: each thread has one context, set by the code that loads the scene. Random numbers are a function of (seed,
-epoch, index), so the worker and the time of loading do not matter. Here, index means the index in the feed's sequence:
-a sequence inside a view draws the numbers of the index in the view. A collate function has another generator, a
-function of (seed, epoch, step, shard).
+Invariant: a thread has at most one current context, set by the code that loads the scene. Random numbers are a function
+of (seed, epoch, index), so the worker and the time of loading do not matter. Here, index means the index in the feed's
+sequence: a sequence inside a view draws the numbers of the index in the view. A collate function has another generator,
+a function of (seed, epoch, step, shard).
 """
 
 from __future__ import annotations  # otherwise annotations import numpy.random: 15 ms of a worker's start
