@@ -41,7 +41,7 @@ def is_weak(value: Any) -> bool:
 
 
 def array_of(values: list[Any], path: str) -> NDArray[Any]:
-    """Return the array of a list for which `is_array` holds.
+    """Return the array of a list that `is_array` accepts.
 
     Text becomes an object array.
 

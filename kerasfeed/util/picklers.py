@@ -193,7 +193,7 @@ def pickled_with_buffers(pickler: type[Any], value: Any, out_of_band_from: int) 
     Args:
         pickler: The class of the pickler.
         value: The value.
-        out_of_band_from: Bytes from which a buffer is separate, and not copied.
+        out_of_band_from: Least number of bytes of a separate buffer, which is not copied.
 
     Raises:
         Exception: Pickling raised it.
