@@ -166,7 +166,7 @@ class UnrandomContext(SceneContext):
 
     @property
     def rng(self) -> np.random.Generator:
-        """Refused.
+        """Refuse random numbers.
 
         Raises:
             KerasfeedError: Always.
@@ -175,11 +175,11 @@ class UnrandomContext(SceneContext):
 
     @property
     def scene_epoch(self) -> int:
-        """Refused, as `rng` is."""
+        """Refuse the epoch, as `rng` does."""
         raise KerasfeedError(self._refusal)
 
     def rng_for(self, index: int) -> np.random.Generator:
-        """Refused, as `rng` is."""
+        """Refuse random numbers, as `rng` does."""
         return self.rng
 
 

@@ -143,7 +143,8 @@ class View(ABC):
     * `_choice()`: a string that differs for two views of one class over the same parts. By default it is empty.
     * `_passed_on`: the optional methods that it passes on. By default all of them.
 
-    Two more methods are for caches: `identity_of` returns `_identity()`, and `kept_copier` describes `_copy_kept`.
+    Two more methods are for saved states and caches: `identity_of` returns `_identity()`, and `kept_copier` describes
+    `_copy_kept`.
     """
 
     _passed_on = frozenset({
