@@ -6,7 +6,7 @@ errors that kerasfeed detects. Each derives from the built-in exception that a c
 
 
 class KerasfeedError(Exception):
-    """Base class of all exceptions that kerasfeed defines.
+    """Base class of the errors in `kerasfeed.errors`.
 
     An exception that your own code raises in `__getitem__` is not one of these: it keeps its own type.
 
@@ -95,9 +95,9 @@ class WorkerDiedError(KerasfeedError, RuntimeError):
 class HostLostError(WorkerDiedError):
     """A batch lost its host several times, or no host is left.
 
-    Hosts are the machines of `Feed(hosts=...)`.
-    Ray restarts a host that is lost, and other hosts load its batches. This error is raised if one batch has lost its
-    host `max_failures` times (3 by default), if Ray does not restart a host, or if no host is back in `start_timeout`.
+    Hosts are the machines of `Feed(hosts=...)`. Ray restarts a host that is lost, and other hosts load its batches.
+    This error is raised if one batch has lost its host `max_failures` times (3 by default), if Ray does not restart a
+    host, or if the feed has had no host for `start_timeout` seconds.
 
     Examples:
         >>> issubclass(kf.errors.HostLostError, kf.errors.WorkerDiedError)

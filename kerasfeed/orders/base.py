@@ -59,7 +59,7 @@ class EpochBatches:
 
     @property
     def is_even(self) -> bool:
-        """Whether steps are consecutive positions of the epoch, all of one size."""
+        """Whether there is one bucket, so that steps follow the positions."""
         return len(self.sizes) == 1
 
     @cached_property
@@ -184,7 +184,17 @@ class Order(ABC):
         return length
 
     def batches(self, length: int, batch_size: int, shard_count: int, drop_remainder: bool) -> EpochBatches:
-        """Divide an epoch into global batches."""
+        """Divide an epoch into global batches.
+
+        Args:
+            length: Number of scenes in the sequence.
+            batch_size: Scenes in a batch of one shard.
+            shard_count: Number of shards.
+            drop_remainder: Whether short batches are dropped.
+
+        Raises:
+            ValueError: The order does not fit a sequence of this length.
+        """
         return EpochBatches((self.num_scenes(length),), (batch_size * shard_count,), drop_remainder)
 
     def seeded(self, seed: int) -> "Order":
@@ -200,14 +210,14 @@ class Order(ABC):
         return f"order={self!r}"
 
     def identity(self) -> str:
-        """A string that differs if the indices differ.
+        """Return a string that differs if the indices differ.
 
         It is part of a feed's state.
         """
         return repr(self)
 
     def mixing(self, length: int, *, seed: int = 0, epoch: int = 0) -> float:
-        """Mixing of an epoch: 0 if sequential, about 1 for full shuffles.
+        """Mixing of an epoch: near 0 if sequential, about 1 if shuffled.
 
         It is the mean distance between the indices at positions p and p + 1, divided by `spread(length)`, the mean
         distance of two indices drawn at random. It is measured on 64 runs of up to 1,024 positions, spread over the
@@ -219,7 +229,7 @@ class Order(ABC):
             epoch: Epoch, from 0.
 
         Returns:
-            A number >= 0.
+            A number >= 0; 1 for a single scene.
 
         Examples:
             >>> round(kf.Shuffled().mixing(10_000), 1)
@@ -275,7 +285,7 @@ class Order(ABC):
                 extrapolated.
 
         Returns:
-            The number of reads; at least the number of blocks if the whole epoch is simulated.
+            The number of reads; at least the number of blocks that occur in the epoch, if all of it is simulated.
 
         Examples:
             >>> kf.Sequential().block_reads(1000, 10, held=1)

@@ -1,7 +1,7 @@
 """An order that shuffles blocks and mixes scenes of a few blocks.
 
-Invariant: every scene comes exactly once per epoch, and so does every window of blocks, as one run of positions. With
-`block_of`, a block is a name that occurs, so no block is empty.
+Invariant: every scene comes exactly once per epoch, and the scenes of a window of blocks have consecutive positions.
+With `block_of`, a block is a name that occurs, so no block is empty.
 """
 
 from dataclasses import dataclass, field
@@ -55,7 +55,7 @@ class BlockReport:
 
 @dataclass(frozen=True, init=False, repr=False)
 class BlockShuffled(Order):
-    """Shuffles blocks of scenes, and mixes scenes of a few blocks.
+    """Shuffle blocks of scenes, and mix the scenes of a few blocks.
 
     Use it for scenes that are cheap to read together, such as the scenes of one HDF5 chunk or one file. Every scene
     comes exactly once per epoch. An epoch is divided into windows of `window` blocks, and the scenes of a window are
@@ -73,7 +73,7 @@ class BlockShuffled(Order):
             `FileSequence` or a view of one, whose blocks are the files. Pass either this or `block_of`.
         block_of: The block of each scene, for blocks of different sizes, or of scenes that are not consecutive: int or
             str[number of scenes], such as the name of each scene's file. Or a function from an index to an int or str,
-            called once for each index when the length of the sequence is first known. It takes 4 bytes per scene.
+            called once for each index when the length of the sequence is first known. Keeps 4 bytes per scene.
         window: Number of blocks whose scenes are mixed, at least 1. A larger window mixes better and takes more
             memory: a window of W has about 1 - 1 / W of the `mixing` of a full shuffle.
 
@@ -180,10 +180,16 @@ class BlockShuffled(Order):
         return indices if self._named is None else self._named.groups(length).positions()[indices]
 
     def reads_per_epoch(self, length: int) -> int:
-        """Number of blocks that a reader of `window` blocks reads per epoch.
+        """Number of block reads per epoch if `window` blocks are kept.
 
         Args:
             length: Number of scenes in the sequence.
+
+        Returns:
+            The number of blocks: each is read once.
+
+        Raises:
+            ValueError: `block_of` has another length.
 
         Examples:
             >>> kf.BlockShuffled(100).reads_per_epoch(950)
@@ -207,6 +213,7 @@ class BlockShuffled(Order):
 
         Raises:
             TypeError: `length` is None, and the order fits any length.
+            ValueError: `block_of` has another length.
 
         Examples:
             >>> kf.BlockShuffled(100, window=4).report(10_000).reads
@@ -232,6 +239,8 @@ class BlockShuffled(Order):
 @dataclass(frozen=True)
 class _EvenBlocks:
     """The blocks of one epoch: full blocks permuted, the short block inserted.
+
+    The rank of a block is its number in the order of the epoch, from 0.
 
     Attributes:
         size: Number of scenes in a full block.
@@ -336,12 +345,12 @@ def _groups(names: Any) -> Groups:
 
 @dataclass(frozen=True, eq=False)
 class _NamedBlocks:
-    """The blocks of one epoch in their order.
+    """The blocks of one epoch in their order; see `_EvenBlocks`.
 
     Attributes:
         groups: The blocks.
-        blocks: int64[blocks], the block at each rank.
-        starts: int64[blocks + 1], the first position of each block, and the length.
+        blocks: int64[number of blocks], the block at each rank.
+        starts: int64[number of blocks + 1], the first position of the block at each rank, then the length.
     """
 
     groups: Groups

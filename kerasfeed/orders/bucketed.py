@@ -49,7 +49,7 @@ class PaddingReport:
 
 
 class Bucketed(Identified, Order):
-    """Makes batches of scenes of similar length, which need less padding.
+    """Make batches of scenes of similar length, to save padding.
 
     Scenes are shuffled within each bucket of lengths, and the batches of all buckets are shuffled. Bucket k holds the
     lengths in [boundaries[k - 1], boundaries[k]), as in tf.data's `bucket_by_sequence_length`. The last batch of each
@@ -59,15 +59,15 @@ class Bucketed(Identified, Order):
     Args:
         lengths: Length of each scene: int[number of scenes], at least 0, in the order of their indices;
             `kerasfeed.labels_of` reads them from a sequence.
-        boundaries: Ascending integers, at least one.
+        boundaries: Ascending integers >= 0, at least one.
         batch_sizes: Number of scenes in a batch of each bucket: one integer more than `boundaries` has. They replace
             the feed's `batch_size` and, like it, count the scenes of one shard. None uses the feed's `batch_size` for
             all buckets.
 
     Raises:
         TypeError: `lengths`, `boundaries` or `batch_sizes` are not integers.
-        ValueError: `lengths` has another length than the sequence, `boundaries` do not ascend, or `batch_sizes` has the
-            wrong length.
+        ValueError: `lengths` has another length than the sequence, `boundaries` do not ascend, `batch_sizes` has the
+            wrong length, or a number is too small.
 
     Examples:
         >>> lengths = np.array([3, 9, 4, 8, 3, 9])

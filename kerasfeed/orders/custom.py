@@ -1,7 +1,7 @@
 """An order given by the user's function `(length, seed, epoch) -> indices`.
 
 Invariant: indices are checked before use, and every epoch has the same number of them. The function is called once for
-each epoch, unless the epoch has left the small cache.
+each epoch, and again if the epoch has left the small cache.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Parts of orders made from arrays: groups, cached tables, checks.
 
-Invariant: tables are read-only and small: 4 bytes per scene below 2**31 scenes, 8 above.
+Invariant: `Groups` are read-only and take 4 bytes per scene below 2**31 scenes, otherwise 8, and 8 per group.
 """
 
 import pickle
@@ -72,7 +72,7 @@ class Groups:
         return positions
 
     def digest(self) -> str:
-        """A string that differs for different groupings."""
+        """Return a string that differs for different groupings."""
         return digest(self.members, self.offsets)
 
 
@@ -119,7 +119,7 @@ class Portable:
         return name_of(self.function)
 
     def identity(self) -> str:
-        """A string that differs if code or enclosed values differ."""
+        """Return a string that differs if code or enclosed values differ."""
         return f"{getattr(self.function, '__module__', '')}.{self} {digest(self.function)}"
 
     def call(self, what: str, *arguments: int) -> Any:
@@ -153,7 +153,7 @@ def check_names(what: str, values: Any, example: str) -> NDArray[Any]:
         example: A way to make valid values; part of messages.
 
     Raises:
-        TypeError: The values are neither integers, booleans nor strings.
+        TypeError: The values are neither integers, booleans, `str` nor `bytes`.
         ValueError: There is not one value per scene, or there are none.
     """
     array = _one_a_scene(what, values, "name per scene, int or str[number of scenes]", f": {example}")

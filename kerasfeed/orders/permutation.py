@@ -62,7 +62,7 @@ def permute(positions: NDArray[np.int64], length: int, keys: NDArray[np.uint64])
 
 
 def permute_one(position: int, length: int, keys: tuple[int, ...]) -> int:
-    """Return one value of `permute` in Python integers: 10 us, not 100.
+    """Return one value of `permute`, in 10 us instead of 100.
 
     Args:
         position: In [0, length).
@@ -137,9 +137,10 @@ def _encrypt(values: Any, bits: Any, keys: Any) -> Any:
 
 
 def shuffled(start: int, stop: int, length: int, seed: int, stream: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return part of a permutation of `range(length)`, int64[stop - start], read-only.
+    """Return positions [start, stop) of a permutation of `range(length)`, int64[stop - start].
 
-    Below `EXACT_BELOW` the permutation is drawn uniformly and cached; above, it is computed position by position.
+    Do not modify the result, because it may be a view of a cache. Below `EXACT_BELOW` the permutation is drawn
+    uniformly and cached; from there on, it is computed position by position.
     """
     if length < EXACT_BELOW:
         return _drawn(length, seed, stream)[start:stop]

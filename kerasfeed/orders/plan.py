@@ -1,7 +1,7 @@
 """The plan: the indices of an epoch divided into steps and shards.
 
-Invariant: `Plan.indices(epoch, step)` is integer arithmetic on frozen values. All shards have the same number of
-steps. The union of their indices over an epoch, without padding rows, is the unsharded epoch without dropped scenes.
+Invariant: `Plan.indices(epoch, step)` is a pure function of frozen values. All shards have the same number of steps.
+The union of their indices over an epoch, without padding rows, is the unsharded epoch without dropped scenes.
 """
 
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class Plan:
         drop_remainder: Whether a step is dropped when it cannot fill every shard's batch.
         shard_index: This shard, in [0, shard_count).
         shard_count: Number of shards, at least 1.
-        pad_remainder: Whether short batches are filled up with repeated scenes of weight 0; see `padding_rows`.
+        pad_remainder: Whether short batches are filled up with repeated scenes, whose sample weight is 0.
     """
 
     length: int
@@ -54,7 +54,7 @@ class Plan:
 
     @cached_property
     def rows(self) -> int:
-        """The largest number of rows of a batch."""
+        """Largest number of rows of a batch, with padding rows."""
         if self.pad_remainder:
             return self.batches.full // self.shard_count
         return -(-self.batches.largest // self.shard_count)
@@ -119,7 +119,7 @@ class Plan:
         return probe_indices(self.length)
 
     def other_probes(self) -> list[int]:
-        """Return indices to replace failed scenes: none in a plan."""
+        """Return indices to read if `probe_indices` fail: none in a plan."""
         return []
 
     def padding_rows(self, epoch: int, step: int) -> int:

@@ -40,7 +40,7 @@ _BLOCKS_KEPT = 64
 
 
 class Drawn(Identified, Order):
-    """Draws position by position, in blocks; the last few blocks are cached.
+    """Base class of orders that draw each position; caches the last blocks.
 
     Args:
         identity: See `Order.identity`.
@@ -79,7 +79,7 @@ class Drawn(Identified, Order):
 
 
 class Weighted(Drawn):
-    """Draws scenes with replacement: scene k with probability `weights[k] / sum(weights)`.
+    """Draw scenes with replacement: scene k with probability `weights[k] / sum(weights)`.
 
     A scene may come several times in an epoch, or not at all. Its random numbers (`self.rng`) depend on (seed, epoch,
     index), so a scene that comes twice in an epoch is augmented in the same way both times.
@@ -162,7 +162,7 @@ def _cumulated(what: str, weights: Any) -> NDArray[np.float64]:
 
 
 class Balanced(Drawn):
-    """Draws all classes, and the scenes of a class, equally often.
+    """Draw all classes, and the scenes of a class, equally often.
 
     With C classes, every C consecutive positions (0 to C - 1, C to 2 C - 1, ...) hold one scene of each class, in
     random order. The scenes of a class come in random order; after the last, they come again in another order. So in an

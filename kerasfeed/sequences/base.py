@@ -54,8 +54,8 @@ class SceneSequence(ABC):
       the scenes in the batch, each field with a leading axis of B. The method may write there and return None or `out`.
     * `read_ahead(indices)`: called before the scenes `indices`, int64[B], are loaded, so that reading them can begin in
       the background. It must return at once. With worker threads, the thread that asks for a batch calls it for each
-      batch; with worker processes, the worker that is about to load these scenes does. If it raises, the batch fails
-      with that error, as with `get_batch`. It must not use `self.rng`.
+      batch; with worker processes, a worker that is about to load several scenes calls it for these. If it raises, the
+      batch fails with that error, as with `get_batch`. It must not use `self.rng`.
     * `on_worker_begin(worker)`: called once by each worker before its first scene. `worker` has the attributes `index`,
       `count` and `worker_type`; see [Worker][kerasfeed.sequences.context.Worker].
     * `on_worker_end()`: called once by each worker after its last scene. An exception in it loses no batch; a
@@ -191,7 +191,7 @@ class SceneSequence(ABC):
             index: Index of the scene in this sequence.
 
         Returns:
-            A new generator at the beginning of its stream of numbers.
+            A new generator at the beginning of its stream of numbers; outside a feed, an unseeded one.
 
         Examples:
             >>> class Noise(kf.SceneSequence):

@@ -1,9 +1,9 @@
 """The context of a scene: seed, epoch and index.
 
-Invariant: each thread has one context, set by the code that loads the scene. Random numbers are a function of (seed,
-epoch, index), so the worker and the time of loading do not matter. Here, index means the index in the feed's sequence:
-a sequence inside a view draws the numbers of the index in the view. A collate function has another generator, a
-function of (seed, epoch, step, shard).
+Invariant: a thread has at most one current context, set by the code that loads the scene. Random numbers are a function
+of (seed, epoch, index), so the worker and the time of loading do not matter. Here, index means the index in the feed's
+sequence: a sequence inside a view draws the numbers of the index in the view. A collate function has another generator,
+a function of (seed, epoch, step, shard).
 """
 
 from __future__ import annotations  # otherwise annotations import numpy.random: 15 ms of a worker's start
@@ -166,7 +166,7 @@ class UnrandomContext(SceneContext):
 
     @property
     def rng(self) -> np.random.Generator:
-        """Refused.
+        """Refuse random numbers.
 
         Raises:
             KerasfeedError: Always.
@@ -175,11 +175,11 @@ class UnrandomContext(SceneContext):
 
     @property
     def scene_epoch(self) -> int:
-        """Refused, as `rng` is."""
+        """Refuse the epoch, as `rng` does."""
         raise KerasfeedError(self._refusal)
 
     def rng_for(self, index: int) -> np.random.Generator:
-        """Refused, as `rng` is."""
+        """Refuse random numbers, as `rng` does."""
         return self.rng
 
 

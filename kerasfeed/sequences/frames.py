@@ -26,7 +26,7 @@ _REMEDIES = {
 def as_sequence(sequence: Any) -> Any:
     """Return a column as an array.
 
-    A table becomes a sequence of its rows. Anything else is returned unchanged.
+    A table, or an array without `__len__`, becomes a sequence of its rows. Anything else is returned unchanged.
 
     Raises:
         SpecError: A column holds missing values or dates; two columns have one name, or one has a name that is neither
@@ -42,7 +42,7 @@ def as_sequence(sequence: Any) -> Any:
 
 
 def is_in_memory(sequence: Any) -> bool:
-    """Whether any thread may read scenes: from memory, without user code."""
+    """Whether scenes are read without user code, so that any thread may."""
     return type(sequence) in (list, tuple, np.ndarray, np.memmap, DataFrameRows)
 
 

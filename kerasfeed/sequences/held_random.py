@@ -108,7 +108,7 @@ def generator_kinds() -> tuple[type, ...]:
 def generators_in(owner: Any, kinds: tuple[type, ...], known: set[int]) -> Iterator[tuple[Any, str]]:
     """Yield owner and name of generators in a class or its modules.
 
-    Skips classes and modules whose ids are in `known`, and adds the others to it. Also skips packages of global
+    Skips classes and modules whose ids are in `known`, and adds the others to it. Also skips the packages of global
     generators.
     """
     owners = [*owner.__mro__] if isinstance(owner, type) else [owner]
@@ -149,7 +149,7 @@ class Held:
     def seed(self, seed: int, epoch: int, index: int) -> None:
         """Seed each generator from (seed, epoch, index) and its number.
 
-        This takes 7 us each.
+        Takes 7 us per generator.
         """
         self._before = None
         for number, access in enumerate(self._accesses):

@@ -1,7 +1,7 @@
 """Convert slices, masks, integers or a number of scenes to indices.
 
-Invariant: pure. The result is a `range` for a slice or a range, a `Permuted` for a `Permuted`, otherwise a read-only
-int64 array. All indices are in [0, length).
+Invariant: pure. The result is a `range` for a slice or a range whose indices all have one sign, a `Permuted` for a
+`Permuted`, otherwise an int64 array. All indices are in [0, length).
 """
 
 import operator

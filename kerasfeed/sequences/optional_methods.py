@@ -1,7 +1,7 @@
 """The optional methods and the length of a sequence.
 
-Invariant: `optional_method` alone decides whether a sequence has an optional method. It looks at the class; a view
-answers for itself. Nothing here reads a scene.
+Invariant: `optional_method` alone decides whether a sequence has an optional method. It looks at the class; the
+`_offers` of a view decides for the view. Nothing here reads a scene.
 """
 
 import contextlib
@@ -114,6 +114,7 @@ def check_part(caller: str, sequence: Any) -> int:
     Raises:
         TypeError: It cannot be indexed by integers from 0, holds arrays by name, or is another kind of input for a
             model. The message has the remedy.
+        ValueError: Its length is more than 2**63 - 1.
     """
     name = class_name(sequence)
     refuse_class(caller, sequence)

@@ -26,7 +26,7 @@ _ADDED = ("segment_ids", "positions")
 
 
 class Packed(OfOne, SceneSequence):
-    """Packs short scenes into scenes of one length, with little padding.
+    """Pack short scenes into scenes of one length, with little padding.
 
     A scene of `sequence` is a dict of arrays with one shared first axis (tokens, events, points). A packed scene is a
     dict of the same fields, each `dtype[length, ...]`: several scenes one after the other, then zeros. It also has two
@@ -39,7 +39,7 @@ class Packed(OfOne, SceneSequence):
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`. A scene must have the same length each time.
-        length: Length of a packed scene, at least 1.
+        length: Length of a packed scene, in [1, 2**31).
         lengths: Length of each scene, int[number of scenes], or a function from a scene to its length. None uses the
             length of the shared axis. For None or a function, the calling thread reads every scene once, when the view
             is made. To read scenes with workers and keep their lengths, use `kerasfeed.labels_of`. A scene of length 0

@@ -43,7 +43,7 @@ class _Axis:
     Attributes:
         length: Number of items of the axis, at least 1.
         size: Number of items of a box, at least 1.
-        stride: Items from the start of a box to the start of the next, at least 1; less for the last one.
+        stride: Items from the start of a box to the start of the next, at least 1; the last box may be nearer.
         step: Items of the axis from one item of a box to the next, at least 1.
         count: Number of boxes, at least 1.
         last: Start of the last box.
@@ -153,8 +153,11 @@ class _Boxes(SceneSequence):
     def block_of(self) -> NDArray[np.int64]:
         """The block of each scene, int64[len(self)], for `kerasfeed.BlockShuffled`.
 
-        Blocks follow the chunks of the largest array, or its shards in zarr. A block has the scenes that start in the
-        same chunk, or in the same few chunks if a chunk is smaller than a scene. Without chunks there are no blocks.
+        Blocks follow the chunks, or the shards in zarr, of the array with the most bytes per scene. A block has the
+        scenes that start in the same chunk, or in the same few chunks if a chunk is smaller than a scene.
+
+        Raises:
+            AttributeError: No array is stored in chunks.
         """
         chunked = [(math.prod(shape) * field.dtype.itemsize, chunks)
                    for shape, field in zip(self._shapes, self._fields, strict=True)
@@ -180,8 +183,8 @@ class _Boxes(SceneSequence):
     def assemble(self, outputs: Any, *, weights: Literal["uniform", "gaussian"] = "uniform", out: Any = None) -> Any:
         """Assemble a model's outputs, one for each scene, into one array.
 
-        Overlapping values are averaged. Only the rows of the first axis that one scene spans are kept in memory. Rows
-        that no later scene contains are written to `out` while outputs arrive.
+        Overlapping values are averaged. The rows of the first axis that one scene spans, and 1 MiB more, are kept in
+        memory. Rows that no later scene contains are written to `out` while outputs arrive.
 
         Args:
             outputs: The model's output for each scene, in the order of the scenes: an array
@@ -199,7 +202,7 @@ class _Boxes(SceneSequence):
         Raises:
             TypeError: Outputs are not arrays of numbers, or `out` cannot be written, or cannot hold their mean.
             ValueError: The outputs are more or fewer than the scenes, or do not have their shape; `out` has another
-                shape, or `weights` are unknown.
+                shape or is read-only, or `weights` are unknown.
 
         Examples:
             >>> patches = kf.Patches(np.arange(6.0), (4,), stride=2)
@@ -236,8 +239,8 @@ class Patches(_Boxes):
     Patch `index` is read on access, and only its values are read. For several volumes, use a `kf.Concat` of the patches
     of each.
 
-    If the array is stored in chunks or shards, as in HDF5 and zarr, `kf.BlockShuffled(patches)` visits them one by one.
-    `kf.Map(patches, function)` changes them.
+    If the array is stored in chunks or shards, as in HDF5 and zarr, the order `kf.BlockShuffled(patches)` reads patches
+    of the same chunks together. `kf.Map(patches, function)` changes the patches.
 
     Args:
         source: An array: a NumPy array, a memory map, a dataset of a `kf.HDF5File`, a zarr array, or any object with
@@ -562,7 +565,7 @@ def _batches(outputs: Any, need: str, boxes: int, sizes: tuple[int, ...]) -> Ite
 
 
 class _Sums:
-    """Weighted sums of unfinished rows, from `_start` on; others go to `out`.
+    """Weighted sums of unfinished rows; finished rows are written to `out`.
 
     Args:
         axes: The boxes.

@@ -90,7 +90,7 @@ class Routed(View):
 
 
 def write_scene(part: Any, index: int, out: Any) -> None:
-    """Write a part's scene into its memory in a batch."""
+    """Write scene `index` of a part into `out`, nested like the scene."""
     writer = scene_writer(part)
     if writer is None:
         _put_scene(part[index], out)
@@ -109,7 +109,7 @@ def read_many(part: Any, indices: NDArray[np.int64], out: Any) -> Any:
 
 
 class _Gatherer:
-    """Gathers the rows of one batch.
+    """The rows of one batch, from several parts.
 
     Args:
         count: Rows of the batch, at least 1.

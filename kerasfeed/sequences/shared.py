@@ -212,7 +212,7 @@ def _pickled(item: Any, objects: dict[int, tuple[int, Any]]) -> bytes:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles each class and function as its number in a list.
+    """A pickler that replaces classes and functions by numbers.
 
     They may belong to the main module, which other processes cannot import.
     """

@@ -155,8 +155,8 @@ def folds(
 
     Returns:
         `count` pairs (training, validation) of `Subset`, with indices in ascending order, as a sequence that makes a
-        pair on access. The validation parts are the parts of `split(sequence, [1 / count] * count, seed, stratify,
-        groups=groups)`.
+        pair on access. Below 2**24 scenes, the validation parts are the parts of `split(sequence, [1 / count] * count,
+        seed, stratify, groups=groups)`.
 
     Raises:
         TypeError: An argument has the wrong type.

@@ -1,7 +1,6 @@
 """`View`: the calls that views pass on, and the methods they define.
 
-Invariant: a view is a function of the index and of its parts. Making it reads nothing and fixes its length and its
-optional methods, which return the same bits as `__getitem__`.
+Invariant: making a view fixes its length and its optional methods. These return the same bits as `__getitem__`.
 """
 
 import copy
@@ -144,7 +143,8 @@ class View(ABC):
     * `_choice()`: a string that differs for two views of one class over the same parts. By default it is empty.
     * `_passed_on`: the optional methods that it passes on. By default all of them.
 
-    Two more methods are for caches: `identity_of` returns `_identity()`, and `kept_copier` describes `_copy_kept`.
+    Two more methods are for saved states and caches: `identity_of` returns `_identity()`, and `kept_copier` describes
+    `_copy_kept`.
     """
 
     _passed_on = frozenset({
@@ -188,7 +188,7 @@ class View(ABC):
         return all(map(is_thread_safe, self._parts)) and all(map(is_safe_function, self._functions()))
 
     def _functions(self) -> tuple[Any, ...]:
-        """The user's functions that are called for a scene."""
+        """Return the user's functions that are called for a scene."""
         return ()
 
     def _identity(self) -> str:
@@ -205,7 +205,7 @@ class View(ABC):
         return f"{own} of {', '.join(sized[:-1])} and {sized[-1]}"
 
     def _choice(self) -> str:
-        """A short string that differs for different views of the same sequences."""
+        """Return a short string that differs for different views of one sequence."""
         return ""
 
     def _inside(self, name: str) -> dict[int, Any]:
@@ -278,7 +278,11 @@ class View(ABC):
 
     @property
     def block_size(self) -> int:
-        """Number of consecutive scenes that are cheap to read together."""
+        """Number of consecutive scenes that are cheap to read together.
+
+        Raises:
+            AttributeError: The blocks do not have one size, or there are none.
+        """
         blocks = self._blocks()
         if not isinstance(blocks, int):
             raise AttributeError(
@@ -291,6 +295,9 @@ class View(ABC):
         """The block of each scene, int or str[len(self)].
 
         For `kerasfeed.BlockShuffled`.
+
+        Raises:
+            AttributeError: All blocks have one size, or there are none.
         """
         blocks = self._blocks()
         if blocks is None or isinstance(blocks, int):

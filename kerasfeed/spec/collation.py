@@ -28,7 +28,7 @@ class _Unchanged:
 
 @dataclass(frozen=True)
 class Stack(_Unchanged):
-    """All rows of a field have one shape."""
+    """Stack the rows of each field, which all have one shape."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Custom(_Unchanged):
 
     Attributes:
         function: Takes a list of scenes, returns a batch.
-        sizes: Some numbers of scenes that a batch may have, each at least 1. They suffice to find the axes of a batch
-            whose size depends on the number of scenes.
+        sizes: Numbers of scenes in a batch, each at least 1. They suffice to find the axes of a batch whose size
+            depends on the number of scenes.
     """
 
     function: Callable[[list[Any]], Any]
@@ -49,7 +49,7 @@ class Custom(_Unchanged):
 
         Raises:
             Exception: The function raised it.
-            SpecError: The batch holds a value that no batch can hold.
+            SpecError: The scene or the batch is None, or holds a value that no batch can hold.
         """
         if scene is None:
             raise SpecError(
@@ -72,9 +72,9 @@ class Pad:
     """Pad scenes of different shapes to one shape per batch: `Feed(..., collate=kf.Pad())`.
 
     Padding goes at the end of an axis. The feed reads a few scenes first to infer the spec. It pads the fields whose
-    shapes differ among these scenes, on the axes that differ. It also pads the fields named here, at least on their
-    first axis. It stacks all other fields. Name a field by its path: `"0"`, `"1.points"`; a scene that is one array has
-    the path `"scene"`.
+    shapes differ among these scenes, on the axes that differ. It also pads the fields named in the arguments, at least
+    on their first axis. It stacks all other fields. Name a field by its path: `"0"`, `"1.points"`; a scene that is one
+    array has the path `"scene"`.
 
     Args:
         value: The padding value: one value for all padded fields, or a dict from field to value (0 for fields not in
@@ -84,7 +84,7 @@ class Pad:
             padded axis.
         length: Padded sizes are exactly this, so that a compiled model sees one shape; `element_spec` contains it.
             Takes the same forms as `multiple_of`, and overrides it. None in a tuple pads that axis to the longest
-            scene of the batch. A longer scene is an error.
+            scene of the batch. A longer scene raises a `SpecError`.
         mask: The padded fields that get a mask: True for all, a field, or several fields. A mask is bool[B, longest],
             with one axis for each padded axis, and True for values of the scene. A field in a dict gets its mask in
             the same dict, under its key plus `_mask`; any other field becomes `(field, mask)`.
@@ -152,7 +152,7 @@ class Pad:
 
 @dataclass(frozen=True)
 class Ragged:
-    """Joins scenes of different length without padding: `Feed(..., collate=kf.Ragged())`.
+    """Join scenes of different lengths without padding: `Feed(..., collate=kf.Ragged())`.
 
     A ragged field is a `tf.RaggedTensor` in `to_tf_dataset()`, and a `kerasfeed.RaggedArray` elsewhere. A field is
     ragged if it is named here, or if its first axis differs among the scenes that are read first to infer the spec. All

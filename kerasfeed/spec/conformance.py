@@ -22,9 +22,9 @@ _HOLDS = {"b": "b", "i": "biu", "u": "biu", "f": "biuf", "c": "biufc", "V": "biu
 def conform(scene: Any, spec: SceneSpec) -> Any:
     """Return the scene with every field as `spec` describes it.
 
-    Python numbers, and lists of them, are converted to the field's dtype if that dtype can hold them; byte order
-    becomes native. Everything else must match exactly. The call takes about 6 us for two small arrays, including the
-    copies.
+    Python numbers, and lists of them, are converted to the field's dtype if that dtype can hold them; a float dtype may
+    round them. Byte order becomes native. Everything else must match exactly. The call takes about 6 us for two small
+    arrays, including the copies.
 
     Args:
         scene: The scene to check.
@@ -50,6 +50,9 @@ def conformed(leaf: Any, field: ArraySpec, path: str, spec: SceneSpec, *, copy: 
     """Return one field, checked as in `conform`.
 
     Without `copy` it may be the scene's own array.
+
+    Raises:
+        SpecError: The field does not match.
     """
     if type(leaf) is field.dtype.type and field.dtype.kind in "biufc" and not field.shape:
         return leaf

@@ -66,7 +66,7 @@ class PaddedAxis:
 
 @dataclass(frozen=True)
 class Padded:
-    """A field whose rows are padded to one shape, at axis ends.
+    """A field whose rows are padded at the ends of their axes.
 
     Attributes:
         axes: The padded axes, ascending.
@@ -80,7 +80,7 @@ class Padded:
 
     @property
     def is_static(self) -> bool:
-        """Whether the padded shape is fixed, and so each offset in a slot."""
+        """Whether the padded shape, and so each offset, is fixed."""
         return all(axis.length is not None for axis in self.axes)
 
     @property
@@ -112,7 +112,7 @@ class Padded:
         return tuple(least.get(number, size or 0) for number, size in enumerate(shape))
 
     def too_long(self, shape: Shape) -> PaddedAxis | None:
-        """Return the first axis longer than its fixed length."""
+        """Return the first axis longer than its fixed length, or None."""
         return next((axis for axis in self.axes if axis.length is not None and shape[axis.axis] > axis.length), None)
 
     def mask_shape(self, target: Sequence[int | None]) -> tuple[int | None, ...]:
@@ -120,7 +120,12 @@ class Padded:
         return tuple(target[axis.axis] for axis in self.axes)
 
     def fill_mask(self, mask: NDArray[np.bool_], shapes: NDArray[np.int64]) -> None:
-        """Set bool[B, ...] to True for values, and False for padding."""
+        """Set `mask` to True for values, and False for padding.
+
+        Args:
+            mask: bool[B, ...], one axis for each padded axis.
+            shapes: int64[B, axes], the shape of every row.
+        """
         mask[...] = True
         for mask_axis, axis in enumerate(self.axes, 1):
             shape = [1] * mask.ndim
@@ -203,7 +208,7 @@ def batch_structure(spec: SceneSpec, forms: Sequence[Form | None], rows: int | N
 
 
 def row_bytes(form: Form, field: ArraySpec, shapes: Sequence[Shape]) -> int:
-    """Bytes that the largest of some rows takes in a batch."""
+    """Return the bytes of the largest of some rows in a batch."""
     if isinstance(form, Padded):
         return prod(form.target(np.array(shapes, np.int64))) * field.dtype.itemsize
     return max(map(prod, shapes)) * field.dtype.itemsize
@@ -232,7 +237,10 @@ def common_shape(
 
 
 def rare_shape_text(path: str, one: tuple[int, Any], other: tuple[int, Any]) -> str:
-    """Return the message for two scenes that cannot be stacked."""
+    """Return the message for two scenes that cannot be stacked.
+
+    `one` and `other` are pairs of scene index and shape of the field.
+    """
     message = f"{_unequal_text(path, one, other)}, unlike the few scenes that were read first"
     if one[1][1:] != other[1][1:]:
         return f"{message}. Return one shape for every index (crop, pad or resample in __getitem__)"
@@ -249,7 +257,7 @@ def _unequal_text(path: str, one: tuple[int, Any], other: tuple[int, Any]) -> st
 
 
 def stack_text(path: str, values: Sequence[Any], indices: NDArray[np.int64]) -> NDArray[Any]:
-    """Stack rows of `str` or `bytes` into one object array.
+    """Stack rows of `str` or `bytes` into object[B, ...].
 
     Raises:
         SpecError: Arrays of two rows differ in shape.

@@ -1,7 +1,8 @@
 """Values of fields: conversion to arrays, description, check against a spec.
 
-Invariant: a conversion never changes a value. It makes byte order native and gives Python numbers the field's dtype.
-Every message names the field and the remedy; the caller adds the scene's index.
+Invariant: a conversion changes no value, except that float64 rounds a Python integer beyond 2**53. It makes byte order
+native and gives Python numbers the field's dtype. Every message names the field and the remedy; the caller adds the
+scene's index.
 """
 
 import datetime
@@ -105,7 +106,7 @@ def _member_no_batch_holds(dtype: np.dtype[Any]) -> str:
 
 
 def _text_objects(array: np.ndarray[Any, Any], path: str) -> np.ndarray[Any, Any]:
-    """An object array of `str`, or of `bytes`, without subclasses of them."""
+    """Return an object array of exact `str`, or of exact `bytes`."""
     wanted: type = bytes if array.size and isinstance(array.flat[0], bytes) else str
     exact = True
     for value in array.flat:
@@ -131,7 +132,10 @@ def _remedy_for(leaf: Any) -> str:
 
 
 def remedy_of(same_kind: bool, field: ArraySpec, found: ArraySpec) -> str:
-    """Return the end of a message for a value that cannot fit."""
+    """Return the end of a message for a value that cannot fit.
+
+    `same_kind` means that the dtype fits, and only the shape differs.
+    """
     if not same_kind:
         return ". Return one dtype for every index (array.astype(...) in __getitem__)"
     return (
@@ -145,11 +149,12 @@ def coerce(
 ) -> Any:
     """Return a field's value as the array, `str` or `bytes` of `field`.
 
-    Byte order becomes native. Python numbers get the field's dtype if that loses nothing. Everything else must match
-    exactly.
+    Byte order becomes native. Python numbers get the field's dtype if that is a safe cast in NumPy. Everything else
+    must match exactly.
 
     Raises:
-        SpecError: Shape or dtype differ; the message has the expected and received spec, and ends with `remedy`.
+        SpecError: Shape or dtype differ; the message has the expected and received spec, and ends with the text of
+            `remedy`.
     """
     if type(leaf) is np.ndarray and leaf.dtype == field.dtype and field.fits(leaf.shape):
         return leaf
@@ -180,6 +185,6 @@ def lists_as_arrays(structure: Any) -> Any:
 
 
 def start_of(value: Any) -> str:
-    """Return the first 80 characters of `repr(value)`."""
+    """Return `repr(value)`, shortened to at most 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

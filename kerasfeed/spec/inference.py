@@ -1,7 +1,7 @@
 """Infer a spec: describe scenes, merge their specs, choose scenes to read.
 
-Invariant: inference reads scenes, never batches. Every message names the field and the remedy; the caller adds the
-scene's index.
+Invariant: nothing here reads a sequence. Every message has the remedy. `merge` names the indices; the caller of
+`describe` adds the index.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,8 @@ def merge(scenes: Sequence[tuple[int, SceneSpec]]) -> SceneSpec:
         scenes: Pairs of scene index and spec, at least one.
 
     Raises:
-        SpecError: Two scenes differ in nesting, in dtype or in number of axes; the message names both indices.
+        SpecError: Two scenes differ in nesting, in dtype or in number of axes, or no integer dtype holds both; the
+            message names both indices.
     """
     first_index, first = scenes[0]
     fields = list(first.fields)

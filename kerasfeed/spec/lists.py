@@ -1,7 +1,7 @@
 """Lists of numbers or text, also nested lists, as arrays.
 
-Invariant: only the types of its values decide whether a list is an array. The conversion changes no value: no integer
-is rounded, no text is truncated.
+Invariant: only the types and axes of its values decide whether a list is an array. The conversion rounds no list of
+integers and truncates no text. As in NumPy, an integer beyond 2**53 is rounded in a list that also holds floats.
 """
 
 import functools
@@ -28,7 +28,10 @@ def is_array(values: list[Any]) -> bool:
 
 
 def is_weak(value: Any) -> bool:
-    """Whether NumPy chooses the dtype: for Python numbers, and lists of them."""
+    """Whether NumPy chooses the dtype: for Python numbers, and lists of them.
+
+    `np.float64` and `np.complex128` count as Python numbers, because they are subclasses of `float` and `complex`.
+    """
     if type(value) is not list:
         return isinstance(value, PYTHON_NUMBERS)
     kinds = set(map(type, value))
@@ -38,7 +41,9 @@ def is_weak(value: Any) -> bool:
 
 
 def array_of(values: list[Any], path: str) -> NDArray[Any]:
-    """Return the array of a list; for text, an object array.
+    """Return the array of a list that `is_array` accepts.
+
+    Text becomes an object array.
 
     Raises:
         SpecError: Lists in it differ in length, or it holds integers that no dtype holds; the message names the field.
@@ -64,7 +69,7 @@ def array_of(values: list[Any], path: str) -> NDArray[Any]:
 
 
 def own(leaf: Any) -> Any:
-    """Return a copy of an array or list; numbers, text unchanged."""
+    """Return a copy of an array or list; return other values unchanged."""
     if isinstance(leaf, np.ndarray):
         return leaf.copy()
     return [own(value) if type(value) is list else value for value in leaf] if type(leaf) is list else leaf

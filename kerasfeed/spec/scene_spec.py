@@ -114,7 +114,7 @@ class SceneSpec:
 
 
 def with_open_rows(spec: SceneSpec) -> SceneSpec:
-    """Return the spec of batches with any number of rows."""
+    """Return a batch's spec, changed to allow any number of rows."""
     fields = [
         dataclasses.replace(field, shape=(None, *field.shape[1:])) if field.shape else field for field in spec.fields
     ]

@@ -1,7 +1,8 @@
 """Specs of scenes as JSON, and specs that users write.
 
-Invariant: `spec_from_json(spec_to_json(spec)) == spec` for the spec of every scene, with two exceptions. Namedtuples
-come back as new classes with the same name and fields, and `weak` is lost. Reading a file imports nothing.
+Invariant: `spec_from_json(spec_to_json(spec)) == spec` for every spec that `spec_to_json` accepts, except that
+namedtuples come back as new classes with the same name and fields. `weak` and `untyped` are lost. Reading a file
+imports no module that the file names.
 """
 
 import functools
@@ -27,7 +28,8 @@ def as_scene_spec(spec: Any) -> SceneSpec:
 
     Raises:
         TypeError: A leaf is something else.
-        SpecError: Two fields have one name.
+        ValueError: A size is negative.
+        SpecError: There is no field, two fields have one name, or a list holds only single values.
     """
     scene = spec
     if not isinstance(spec, SceneSpec):
@@ -117,7 +119,7 @@ def spec_to_json(spec: SceneSpec) -> Any:
     """Return the spec as an object for `json.dumps`.
 
     Raises:
-        SpecError: The nesting holds a type that a file cannot describe.
+        SpecError: The nesting holds a type or a dict key that a file cannot describe.
     """
     return _to_json(spec.unflatten(spec.fields))
 

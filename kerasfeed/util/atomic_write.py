@@ -1,7 +1,7 @@
 """Write a file completely or not at all.
 
-Invariant: a path has either the old file or the complete new one, even if another thread, process or
-host writes it at the same time.
+Invariant: a path has either the old file or the complete new one, even if another thread, process or host writes it at
+the same time.
 """
 
 import os
@@ -26,10 +26,10 @@ def check_target(out: Path) -> None:
 
 
 def appearing(out: Path, *, overwrite: bool) -> AbstractContextManager[int]:
-    """Open a temporary file that becomes `out` at the end; the context is its descriptor.
+    """Open a temporary file that becomes `out` at the end.
 
-    The file is synced to the disk and then renamed. After an error or Ctrl-C, the temporary file is deleted and `out`
-    is unchanged.
+    The context is its descriptor. The file is synced to the disk and then renamed. After an error or Ctrl-C, the
+    temporary file is deleted and `out` is unchanged.
 
     Args:
         out: The path; if it is a symbolic link, its target is written.

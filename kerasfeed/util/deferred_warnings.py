@@ -1,8 +1,7 @@
 """Warnings that name the user's line of code.
 
-Invariant: a warning from a thread of kerasfeed is issued on the thread that next asks the feed for a batch. So a filter
-that turns warnings into errors raises in the user's code, and the warning names the user's line. Each kind is issued
-once.
+Invariant: a deferred warning is issued on the thread that next asks the feed for a batch. So a filter that turns
+warnings into errors raises in the user's code, and the warning names the user's line. Each kind is issued once.
 """
 
 import inspect

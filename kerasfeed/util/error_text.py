@@ -1,8 +1,7 @@
 """Text and notes of exceptions that the user's code raised.
 
 Invariant: a `__str__` or `__repr__` that raises does not replace the exception it belongs to. The consumer catches the
-type that the user's code raised. kerasfeed adds index, epoch, step, worker and the worker's traceback as notes. It does
-not change the user's message.
+type that the user's code raised. kerasfeed adds index, epoch, step, worker and the worker's traceback as notes.
 """
 
 import linecache
@@ -32,7 +31,7 @@ _E = TypeVar("_E", bound=BaseException)
 
 
 def pluralize(count: int, noun: str, plural: str = "") -> str:
-    """Return "1 scene" or "2 scenes". `plural` is an irregular plural."""
+    """Return "1 scene" or "2 scenes"; `plural` is an irregular plural."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
@@ -139,7 +138,7 @@ def reworded(error: _E, text: str) -> _E:
 
 
 def cause_message(error: BaseException) -> str:
-    """Return the message of an exception's cause, or its own without one."""
+    """Return the message of an exception's cause, or its own."""
     return message_of(error if error.__cause__ is None else error.__cause__)
 
 
@@ -201,7 +200,10 @@ def wrapped(error: BaseException, what: str, kind: type[_E] = SceneError) -> _E:
 
 
 def note_causes(error: BaseException) -> None:
-    """Add a note on the causes of `error`, for consumers that raise it `from None`."""
+    """Add a note on the causes of `error`.
+
+    Consumers such as Keras raise it `from None`, so Python does not print the causes.
+    """
     has_causes = error.__cause__ is not None or not (error.__suppress_context__ or error.__context__ is None)
     if has_causes and not _has_traceback_note(error):
         add_note(error, f"{_CAUSE_HEAD}\n{full_text(error, with_notes=False)}")

@@ -3,7 +3,7 @@
 The saved states of feeds contain such digests.
 
 Invariant: equal values have equal digests in every process of one Python version. Digests do not depend on addresses
-or on the order of sets. Two functions are equal if their code and the values they use are equal.
+or on the order of sets. Two functions are equal if their code, defaults and enclosed values are equal.
 """
 
 import copyreg
@@ -125,7 +125,7 @@ def _array(value: Any, each: Callable[[Any], bytes]) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def _of_code(code: types.CodeType) -> bytes:
-    """The digest of a code object, without file names and line numbers."""
+    """Return a code object's digest, without file names and line numbers."""
     parts = code.co_code, code.co_exceptiontable, code.co_consts, code.co_names, code.co_varnames, code.co_freevars
     return joined(f"code {code.co_flags}", *(_of(part, (), {}) for part in parts))
 

@@ -66,7 +66,7 @@ def with_known_words(
 
     Args:
         name: Name of the function or class in messages.
-        example: A right call. The message about a missing argument shows it.
+        example: A correct call. The message about a missing argument shows it.
     """
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:

@@ -107,7 +107,7 @@ def _send_by_value(name: str) -> None:
 
 
 class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles functions and classes that cannot be imported, with file names."""
+    """A pickler for code that cannot be imported; keeps file names."""
 
     dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
         {**_TEXT, CodeType: _reduced_code, functools.cached_property: _reduced_property}
@@ -120,7 +120,10 @@ class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
             cloudpickle.register_pickle_by_value(sys.modules[_CHILD_MAIN])
 
     def reducer_override(self, obj: Any) -> Any:
-        """Called by pickle for every object."""
+        """Return how to pickle `obj`.
+
+        Pickle calls this for every object except built-in values and containers.
+        """
         kind = type(obj)
         if kind in (FunctionType, ModuleType, _Cached) or issubclass(kind, type):
             name = obj.__name__ if kind is ModuleType else getattr(obj, "__module__", None)
@@ -154,7 +157,7 @@ def cloud_pickled(value: Any) -> bytes:
 
 
 class _KeepingUnpickler(pickle.Unpickler):
-    """Does not modify existing classes.
+    """An unpickler that does not modify existing classes.
 
     `_class_setstate` is private to cloudpickle (present in 3.0 to 3.1).
     """
@@ -183,10 +186,14 @@ def unpickled(data: Any, buffers: Iterable[Any] = ()) -> Any:
 
 
 def pickled_with_buffers(pickler: type[Any], value: Any, out_of_band_from: int) -> list[memoryview]:
-    """Return the pickle of `value`, and its buffers.
+    """Return a list: the pickle of `value`, then its buffers.
 
-    Buffers have at least `out_of_band_from` bytes. The buffers are not copied. `pickle.loads(first, buffers=others)`
-    restores the value.
+    `pickle.loads(first, buffers=others)` restores the value.
+
+    Args:
+        pickler: The class of the pickler.
+        value: The value.
+        out_of_band_from: Least number of bytes of a separate buffer, which is not copied.
 
     Raises:
         Exception: Pickling raised it.

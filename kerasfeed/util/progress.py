@@ -22,7 +22,7 @@ def progress_bar(
         title: The text before the bar.
         total: The count at the end.
         shown: Whether to show a bar at all.
-        tty: Whether to show it only on a terminal and in a notebook.
+        tty: Whether to show it only on a terminal or in a notebook.
         after: Seconds before the bar appears, at its next advance.
         unit: The unit of counts.
     """

@@ -55,7 +55,7 @@ class Table:
 
     @property
     def text(self) -> str:
-        """Lines of at most 118 columns, unless earlier columns are longer."""
+        """Lines of at most 118 columns, except with long words or cells."""
         rows = [*([self.columns] if self.columns else []), *self.rows]
         cells = [[cell.text if isinstance(cell, Graphic) else cell for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -1,6 +1,7 @@
 """The resources of the machine that this process may use.
 
-Invariant: each call reads the system again; a container's limits apply, not the host's size.
+Invariant: each call reads the system again. A container's memory limit and set of cores apply, not the host's size; its
+CPU quota is not read.
 """
 
 import os

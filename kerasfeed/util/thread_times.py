@@ -29,10 +29,10 @@ class ThreadTimes:
 
 
 class ThreadWatch:
-    """Measures the thread that creates it. `look` costs 3 us."""
+    """A measurement of the thread that creates it. `look` costs 3 us."""
 
     def __init__(self, *, whole_process: bool = False) -> None:
-        """Start. `whole_process` counts the processor time of all threads."""
+        """Start; `whole_process` counts the processor time of all threads."""
         self._cpu = time.process_time if whole_process else time.thread_time
         self.restart()
 

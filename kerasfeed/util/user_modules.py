@@ -39,7 +39,7 @@ _FILLING = frozenset(("append", "add", "extend", "insert", "setdefault", "update
 
 
 def is_users(name: str, module: Any) -> bool:
-    """Whether a module is the user's: not compiled, installed or main."""
+    """Whether a module is the user's: not compiled, installed, main or kerasfeed's."""
     path, spec = getattr(module, "__file__", None), getattr(module, "__spec__", None)
     if type(path) is not str or not path.endswith(".py") or _is_installed(path) or spec is None:
         return False
@@ -83,6 +83,9 @@ def differences(theirs: Mapping[str, Description]) -> dict[str, tuple[str, str]]
 
     Args:
         theirs: The `module_values` of the other process.
+
+    Returns:
+        Pairs (text here, text in the other process), by the name of the value.
     """
     values = {}
     for module in sorted(theirs.keys() & sys.modules.keys()):
@@ -97,7 +100,10 @@ def differences(theirs: Mapping[str, Description]) -> dict[str, tuple[str, str]]
 
 
 def differences_text(values: Mapping[str, tuple[str, str]]) -> str:
-    """The warning about values that differ between worker processes and the program."""
+    """Return the warning about values that differ in worker processes.
+
+    `values` is the result of `differences` in a worker process.
+    """
     names = [
         f"{name} is {_shown(other, own)} there and {_shown(own, other)} here" for name, (other, own) in values.items()
     ]
