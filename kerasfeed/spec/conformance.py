@@ -117,7 +117,7 @@ def _of_numbers(leaf: Any, field: ArraySpec, path: str) -> NDArray[Any] | None:
 def _is_kept(array: NDArray[Any], cast: NDArray[Any]) -> bool:
     if cast.dtype.kind in "iu":
         return bool(np.all((cast.astype(array.dtype) == array) & ((cast < 0) == (array < 0))))
-    if array.dtype.kind in "fc":
+    if cast.dtype.kind in "fc":
         return bool(np.all(np.isfinite(cast) == np.isfinite(array)))
     return True
 

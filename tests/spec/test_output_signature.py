@@ -36,6 +36,15 @@ def test_no_scene_is_read_early_and_python_numbers_get_the_dtype_of_the_signatur
     assert points[:, 0].tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("number", [70_000, -70_000, 70_000.0])
+def test_a_number_that_a_small_float_cannot_hold_is_refused(number):
+    with (
+        kf.Feed(kf.Map(range(4), lambda _: number), 2, workers=0, output_signature=kf.ArraySpec((), "float16")) as feed,
+        pytest.raises(kf.errors.SpecError, match=r"expected float16\[\], received -?70000.*cannot hold"),
+    ):
+        next(iter(feed))
+
+
 @pytest.mark.parametrize("workers", [{"workers": 0}, {"workers": 2, "worker_type": "process"}])
 @pytest.mark.parametrize(
     ("given", "text"),
