@@ -135,7 +135,8 @@ class BaseFeed(AnyFeed):
         """Adopt a refreshed sequence and restart the workers, before an epoch.
 
         Raises:
-            RuntimeError: The feed would resume an epoch whose batches have changed.
+            RuntimeError: The feed would resume an epoch whose batches have changed, or a view of the refreshed sequence
+                keeps its first length.
             ValueError: The order or the batch size does not fit the new length.
         """
         generations = self.refreshes.present()
@@ -179,6 +180,7 @@ class BaseFeed(AnyFeed):
         Raises:
             IndexError: `step` is out of range.
             TypeError: `step` is not an integer.
+            SceneError: Every scene of the batch failed and was skipped.
             Exception: An exception of the sequence, with index, epoch and step as a note.
 
         Examples:
@@ -252,8 +254,9 @@ class BaseFeed(AnyFeed):
     def submit(self, epoch: int, step: int, *, patience: float | None = None) -> "Future[Any]":
         """Load the batch (epoch, step) and return its future.
 
-        Use it in code that schedules its own loading ahead. The call waits only for memory: at most `patience` seconds,
-        or without limit if `patience` is None. See `kerasfeed.loaders.loader.Loader.submit`.
+        Use it in code that schedules its own loading ahead. With workers, the call waits only for memory: at most
+        `patience` seconds, or without limit if `patience` is None. The result of the future is the batch, or None if
+        all its scenes were skipped. See `kerasfeed.loaders.loader.Loader.submit`.
 
         Examples:
             >>> with kf.Feed(np.arange(6), batch_size=2, workers=1) as feed:
@@ -307,7 +310,11 @@ class BaseFeed(AnyFeed):
             early.cancel()
 
     def enter_epoch(self, epoch: int) -> None:
-        """Call the sequence's epoch hooks before any scene is read."""
+        """Call the sequence's epoch hooks before any scene is read.
+
+        Raises:
+            RuntimeError: A hook has changed the length of the sequence.
+        """
         if self.hooks.exist:
             self.hooks.enter(epoch)
             if (length := length_of(self.sequence)) != self.plan.length:
@@ -455,7 +462,7 @@ class BaseFeed(AnyFeed):
         Args:
             epoch: Epoch of the next batch, from 0. None uses the consumer's position. Pass both `epoch` and `step`, or
                 neither.
-            step: Step of the next batch, in [0, len(feed)).
+            step: Step of the next batch, in [0, len(feed)]; len(feed) is the beginning of the next epoch.
 
         Returns:
             A dict with `version`, `seed`, `epoch` and `step` of the next batch, `shuffled_steps`, and a `fingerprint`
@@ -463,7 +470,7 @@ class BaseFeed(AnyFeed):
 
         Raises:
             RuntimeError: The position of the consumer is unknown.
-            TypeError: Only one of `epoch` and `step` is given.
+            TypeError, ValueError: Only one of `epoch` and `step` is given, or one is not an integer or out of range.
 
         Examples:
             >>> with kf.Feed(np.arange(6), batch_size=2, seed=0, workers=0) as feed:

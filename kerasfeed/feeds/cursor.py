@@ -2,7 +2,7 @@
 
 Invariant: the position of a feed is after the last batch that its consumer received, not the last batch taken.
 
-A call of TensorFlow must not wait long, and TensorFlow may never report the end of an iteration; see
+A call by TensorFlow must not wait long, and TensorFlow may never report the end of an iteration; see
 `kerasfeed.util.polling`. Closing a `CursorThread` neither waits nor takes a lock, because the garbage collector may
 close it, in any thread and at any point of the program. The thread closes its cursor.
 """
@@ -215,6 +215,9 @@ class CursorThreads:
         """Wait for the threads of closed cursors.
 
         Otherwise two threads could run the user's code at once.
+
+        Raises:
+            EndOfData: The calling thread is the thread of a closed cursor.
         """
         known = list(self._known)
         if any(each.is_closed_here for each in known):

@@ -47,7 +47,7 @@ def public_names(feed: Any, public: frozenset[str]) -> list[str]:
 
 
 def feed_html(feed: Any) -> str:
-    """Return a `BaseFeed` as a table of its fields.
+    """Return a `BaseFeed` as an HTML table of its fields.
 
     If a scene cannot be read, the table shows the error.
     """
@@ -75,7 +75,7 @@ def feed_html(feed: Any) -> str:
 
 
 def stream_html(kind: str, facts: list[tuple[str, str]], spec: Any | None) -> str:
-    """Return a stream as a table of its fields.
+    """Return a stream as an HTML table of its fields.
 
     `spec` is the nesting of `ArraySpec`s of a batch, None while unknown.
     """

@@ -1,10 +1,10 @@
-"""Batches of a feed in the order of their numbers.
+"""Batches of a feed, by their numbers counted over all epochs.
 
 A `Prefetcher` loads them ahead, and a `FeedCursor` takes them. `EarlyBatches` are requested before there is a consumer.
 
-Invariant: `next_batch` returns the batch with the next number, whatever was loaded ahead. Closing a prefetcher cancels
-its batches, and skips the scenes not yet begun. An iteration of a `tf.data` dataset claims its batches at its first
-request.
+Invariant: with `in_order`, `next_batch` returns the batch with the next number, whatever was loaded ahead. Closing a
+prefetcher cancels its batches, and skips the scenes not yet begun. An iteration of a `tf.data` dataset claims its
+batches at its first request.
 """
 
 import itertools
@@ -74,7 +74,7 @@ class Prefetcher:
         Raises:
             NotYet: The batch is not ready.
             FeedClosedError: Another thread has closed this prefetcher or the feed.
-            Exception: An exception of the sequence.
+            Exception: An exception of the sequence, or of `check`.
         """
         self._fill(timeout)
         try:
@@ -159,7 +159,7 @@ class EarlyBatches:
                 self._batches[position] = loader.submit(*position, timeout=0.0)
 
     def take(self, epoch: int, step: int) -> "Future[Any] | None":
-        """Return the batch (epoch, step).
+        """Return the future of the batch (epoch, step).
 
         If that batch was not requested early, return None and cancel all early batches, because they hold memory.
         """
@@ -299,6 +299,9 @@ def claim_batches(feed: Any, *, count: int, in_order: bool, generations: tuple[i
         count: Number of batches.
         in_order: See `Prefetcher`.
         generations: The generations of the sequence that the dataset was made for.
+
+    Raises:
+        RuntimeError: The sequence was refreshed after the dataset was made.
     """
     feed.refreshes.refuse_others(generations)
     numbers = feed.clock.claim(count)

@@ -1,6 +1,6 @@
 """Changes of a sequence by epoch hooks (`SequenceHooks`) and `refresh` (`Refreshes`).
 
-Invariant: each hook is called once an epoch, in the order of epochs, while no scene is loaded, even if Keras calls the
+Invariant: each hook is called once when an epoch begins or ends, while no scene is loaded, even if Keras calls the
 hooks of the feed more often. A feed adopts a refresh only between epochs; within an epoch it raises an error.
 """
 
@@ -105,7 +105,7 @@ class Refreshes:
     """How often a sequence, and the sequences inside it, were refreshed.
 
     Attributes:
-        planned: Generation of each refreshable sequence when the current batches were planned; usually empty.
+        planned: Generation (number of refreshes) of each refreshable sequence when the current batches were planned.
     """
 
     planned: tuple[int, ...]

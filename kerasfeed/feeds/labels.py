@@ -44,7 +44,7 @@ def labels_of(
         hosts: See `Feed`.
 
     Returns:
-        One value for each scene, by index: [number of scenes], of the field's dtype; text as `str`.
+        One value for each scene, by index: [len(sequence)], of the field's dtype; text as `str` or `bytes`.
 
     Raises:
         TypeError: `sequence` cannot be indexed; or `field` is neither an integer, a string nor a function.

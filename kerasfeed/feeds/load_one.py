@@ -102,7 +102,7 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
 
 
 def _loaded(load: Callable[[], Any], kind: MakeContext) -> Any:
-    """Return `load()`, called again if the first call imported PyTorch.
+    """Return `load()`, called again if it imported PyTorch or TensorFlow.
 
     The import creates an unseeded random generator. Worker processes reload such scenes too.
     """

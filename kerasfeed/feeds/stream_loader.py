@@ -56,7 +56,7 @@ Function = Callable[[Any], Any]
 
 @dataclass(frozen=True, eq=False)
 class StreamPlan(Plan):
-    """Batches of a stream, and the items of those in flight. Thread-safe.
+    """Batches of a stream, and the items of batches in flight. Thread-safe.
 
     An epoch is a repetition; an index is the number of an item in the repetition.
 
@@ -359,7 +359,9 @@ class StreamLoader:
             The first failure, if each item failed and `on_error` tolerates failures.
 
         Raises:
-            Exception: An item failed; TooManyFailuresError.
+            SpecError: The items have no common spec, or cannot be part of a batch.
+            TooManyFailuresError: More items failed than `max_failures` allows.
+            Exception: An item failed, and `on_error` does not tolerate failures.
         """
         if self.inferred:
             return []

@@ -54,7 +54,7 @@ class StreamPosition:
 
 
 def positions(numbers: Sequence[int], items: int, lengths: Mapping[int, int]) -> dict[int, int]:
-    """Return the next scene of each generator after `items` joined scenes.
+    """Return the number of each generator's next scene, after `items` joined scenes.
 
     Args:
         numbers: All generators, in the order of their turns.
@@ -62,7 +62,8 @@ def positions(numbers: Sequence[int], items: int, lengths: Mapping[int, int]) ->
         lengths: Lengths of the generators whose end is known.
 
     Returns:
-        Scene by generator, without ended generators; the generator with the next turn comes first.
+        Number of the scene by number of the generator, without ended generators; the generator with the next turn comes
+        first.
     """
     rounds, left, living = 0, items, len(numbers)
     for length in sorted(lengths[n] for n in numbers if n in lengths):
@@ -212,7 +213,7 @@ class Shuffler:
 class SourceRun:
     """One repetition of the generators.
 
-    With workers, generator k of a repetition lives in worker `k % workers`. If the worker dies, the generator runs
+    With workers, the k-th generator of this shard runs in worker `k % workers`. If the worker dies, the generator runs
     again up to the next scene, which only the merge knows. One thread iterates over `items()`; any thread may call
     `close`.
 
