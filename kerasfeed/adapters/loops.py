@@ -51,7 +51,8 @@ class FrameworkLoops:
 
         Raises:
             ImportError: JAX is not installed.
-            TypeError: `sharding` is something else. In an iteration: a field is text.
+            TypeError: `sharding` is something else. In an iteration: JAX lacks the dtype of a field (text, for
+                example), or the sharding divides a ragged field.
             ValueError: An argument is out of range; the feed skips scenes (`on_error="skip"`) in batches that the
                 sharding divides; or batches cannot be divided by the sharding. The last error may be raised at the
                 first batch, because it depends on the shape of the batch.
@@ -91,7 +92,7 @@ class FrameworkLoops:
         Args:
             device: Destination of batches, for example "cuda". None is the CPU. Copies to a CUDA device use a separate
                 stream; the current stream waits for them when it gets the batch.
-            pin_memory: Whether to copy batches to page-locked memory, which a GPU copies asynchronously. "auto" is
+            pin_memory: Whether to copy batches to page-locked memory, so that a GPU copies asynchronously. "auto" is
                 False: with worker processes on the same cores such a copy takes longer than it saves. With
                 `device=None`, True returns tensors in page-locked memory.
             prefetch: Number of batches to copy to the device ahead of the consumer, at least 0. Only batches that are
@@ -104,7 +105,8 @@ class FrameworkLoops:
 
         Raises:
             ImportError: PyTorch is not installed.
-            TypeError: An argument has the wrong type. In an iteration: a field is text.
+            TypeError: An argument has the wrong type. In an iteration: PyTorch lacks the dtype of a field (text, for
+                example).
             ValueError: An argument is out of range.
             RuntimeError: PyTorch has no such device here, or cannot lock memory.
 

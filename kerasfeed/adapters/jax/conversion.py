@@ -1,7 +1,7 @@
 """Batches as `jax.Array`s.
 
-Invariant: on the CPU an array uses the memory that the batch was loaded into. JAX keeps that memory alive, never writes
-to it, and does not pass it to a computation that donates its arguments.
+Invariant: on one CPU device, an array uses the memory that the batch was loaded into, unless JAX changes its dtype. JAX
+keeps that memory alive, never writes to it, and does not pass it to a computation that donates its arguments.
 """
 
 from functools import partial

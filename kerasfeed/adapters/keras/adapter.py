@@ -299,7 +299,7 @@ def standardized_spec(structure: Any, class_weight: Any) -> Any:
 
 
 def class_weights_of(targets: Any, class_weight: Any) -> Any:
-    """Return each row's class weight, by its target or argmax.
+    """Return each row's class weight, floatx[B], by its target or argmax.
 
     Raises:
         ValueError: There are several targets.

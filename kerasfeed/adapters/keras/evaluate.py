@@ -59,8 +59,9 @@ class MetricDistribution:
     def std(self) -> float:
         """Standard deviation of the batches about `mean`; NaN for one batch.
 
-        Batches are weighted by `rows`. Uses Bessel's correction for reliability weights: the sum of squares is divided
-        by sum(rows) - sum(rows**2) / sum(rows), which is count - 1 if all batches have the same size.
+        Batches are weighted by `rows`. Uses Bessel's correction for reliability weights: the weighted sum of squares is
+        divided by sum(rows) - sum(rows**2) / sum(rows). If all batches have the same size, this is the unweighted sum,
+        divided by count - 1.
         """
         total = float(self.rows.sum())
         freedom = total - float((self.rows.astype(np.float64) ** 2).sum()) / total

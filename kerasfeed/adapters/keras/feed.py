@@ -325,8 +325,8 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         """Make a `tf.data.Dataset` whose iterations are the next epochs of the feed.
 
         Args:
-            device: Device to prefetch batches to, for example "/gpu:0". None is the first GPU, if there is
-                one and no distribution strategy places the batches itself; else the host.
+            device: Device to prefetch batches to, for example "/gpu:0". None is the first GPU, if there is one, no
+                distribution strategy places the batches itself, and no field is text or ragged; else the host.
             epochs: Epochs of the feed in one iteration of the dataset, at least 1.
             deterministic: Whether batches are in the order of their steps. False returns batches as they are loaded.
 
@@ -339,6 +339,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         Raises:
             ImportError: TensorFlow is not installed.
             TypeError: A field has a dtype that TensorFlow does not have.
+            ValueError: `epochs` is below 1, the feed skips scenes, or Keras would shard the dataset again.
 
         Examples:
             >>> with kf.Feed(np.zeros((10, 3), np.float32), batch_size=4, workers=0) as feed:

@@ -65,7 +65,7 @@ class Handover:
         """Wait for `count` batches; return False if there are fewer.
 
         Args:
-            count: Number of batches.
+            count: Number of batches, counted from the first batch of the cursor.
             last: Whether these are the last batches.
 
         Raises:
@@ -209,7 +209,7 @@ class UnknownSteps(list):  # type: ignore[type-arg]
 
 
 class KerasRun(ABC):
-    """One of Keras's iterators over a feed; keeps neither alive.
+    """The use of a feed by one Keras iterator; keeps neither alive.
 
     Args:
         feed: The feed.

@@ -34,7 +34,7 @@ class Record:
     """One moment of a training.
 
     Attributes:
-        iterations: Iterations of all optimizers.
+        iterations: Sum of the iterations of all optimizers.
         scale: Sum of the optimizers' loss scales; 0 without loss scales. A skipped batch adds no iteration, but halves
             the scale.
         epoch: The epoch of `fit` that contains the next batch.
@@ -82,7 +82,7 @@ class Progress:
         """Return the last record up to a moment, and the batches since.
 
         Args:
-            iterations: Iterations of all optimizers at that moment.
+            iterations: Sum of the iterations of all optimizers at that moment.
             scale: Sum of the optimizers' loss scales; 0 without loss scales.
 
         Raises:

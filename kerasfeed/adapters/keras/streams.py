@@ -222,8 +222,8 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
         Each iteration over the dataset is the next repetition.
 
         Args:
-            device: The device to prefetch batches to, for example "/gpu:0". None is the first GPU, if there is one and
-                no distribution strategy places the batches itself; else the host.
+            device: The device to prefetch batches to, for example "/gpu:0". None is the first GPU, if there is one, no
+                distribution strategy places the batches itself, and no field is text or ragged; else the host.
 
         Returns:
             A dataset of batches, nested like the scenes (lists become tuples), with their dtypes, and with static
@@ -232,6 +232,7 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
         Raises:
             ImportError: TensorFlow is not installed.
             TypeError: A field has a dtype that TensorFlow does not have.
+            ValueError: The feed skips scenes, or Keras would shard the dataset again.
 
         Examples:
             >>> def numbers():

@@ -36,7 +36,7 @@ def begin_with(model: Any, epoch: int) -> None:
     Keras's own `BackupAndRestore` is the only public way; it gets a backup that holds only an epoch.
 
     Raises:
-        RuntimeError: It does not work with this Keras.
+        RuntimeError: The running Keras does not read this backup.
     """
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "training_metadata.json").write_text(json.dumps({"epoch": epoch, "batch": 0}))

@@ -64,7 +64,7 @@ class TrainerPosition:
 
     @property
     def is_before_execution(self) -> bool:
-        """Whether the execution that Keras has begun is still to come."""
+        """Whether the model has not yet used the batches that Keras requested."""
         return self.hook in (None, "on_train_batch_begin", "on_batch_begin")
 
 
@@ -203,7 +203,7 @@ class KerasCall:
 
 
 def keras_call(data: Any) -> KerasCall | None:
-    """Return the call of `data` by Keras that is running, or None.
+    """Return the call that Keras is making of `data`, or None.
 
     Args:
         data: A feed, or a dataset of one; its methods, also of a subclass, call this function.

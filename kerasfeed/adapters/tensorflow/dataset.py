@@ -1,7 +1,7 @@
 """Batches as an ordinary `tf.data.Dataset`, made with public operations of TensorFlow alone.
 
 Invariant: the graph asks one Python iterator for batches, which `Dataset.from_generator` makes for each iteration and
-drops with TensorFlow's iterator. A batch aliases the memory that it was loaded into. A call of TensorFlow waits only
+drops with TensorFlow's iterator. A batch aliases the memory that it was loaded into. A call by TensorFlow waits only
 briefly and runs no code of the user. If the batch is not ready, the answer of the call is filtered out and the call is
 repeated; in between, TensorFlow checks whether its iterator is still needed.
 
@@ -44,7 +44,8 @@ def batches_dataset(
         structure: Nesting of a batch with an `ArraySpec` for each of its arrays, batch axis first; None for an axis
             that varies. A ragged field is a `RaggedArray` of two.
         count: Batches in an iteration, which every cursor must have; None to stop at `EndOfData`.
-        device: Device to prefetch batches to. None is the first GPU, if there is one, or the host.
+        device: Device to prefetch batches to. None is the first GPU, if there is one, no distribution strategy places
+            the batches itself, and no field is text or ragged; else the host.
         ragged_tensors: Whether a `RaggedArray` becomes a `tf.RaggedTensor`.
 
     Raises:

@@ -1,7 +1,7 @@
 """`kf.from_indexable`: the scenes of a sequence as elements of a `tf.data.Dataset`.
 
-Invariant: `num_parallel_calls` threads read the scenes, on any number of cores, and not in calls of TensorFlow. The
-scenes of a task are in the order of their indices, as `sequence[index]` returns them. One call of TensorFlow takes all
+Invariant: `num_parallel_calls` threads read the scenes, on any number of cores, and not in calls by TensorFlow. The
+scenes of a task are in the order of their indices, as `sequence[index]` returns them. One call by TensorFlow takes all
 scenes of equal shapes that have been read; tf.data splits them again without Python. The threads end with the dataset.
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _MOST_SCENES, _MOST_BYTES = 64, 1 << 22  # of a task, and of a stack
 _TASK_SECONDS = 0.002  # a task costs about 50 us
-_CALL_SECONDS = 0.001  # cost of a call of TensorFlow, so waiting this long for the next scene pays off
+_CALL_SECONDS = 0.001  # cost of a call by TensorFlow, so waiting this long for the next scene pays off
 
 
 def from_indexable(
@@ -133,7 +133,7 @@ class ScenesCursor:
     def take(self, timeout: float | None) -> tuple[int, Any]:
         """See `kerasfeed.feeds.cursor.Cursor.take`: arrays of the fields, scene axis first.
 
-        A call of TensorFlow costs as much as reading many scenes. So one call takes all scenes that have been read, and
+        A call by TensorFlow costs as much as reading many scenes. So one call takes all scenes that have been read, and
         waits up to `_CALL_SECONDS` for each further task.
         """
         if self._given == self._length:
@@ -233,7 +233,7 @@ class SceneReaders:
         weakref.finalize(self, self._tasks.put, None)
 
     def infer(self, indices: list[int]) -> SceneSpec:
-        """Infer the spec of the scenes; reads those at `indices`."""
+        """Infer the spec of the scenes from the scenes at `indices`."""
         results = _Results()
         for index in indices:
             self._tasks.put(_ReadTask(self._reading, results, None, range(index, index + 1)))

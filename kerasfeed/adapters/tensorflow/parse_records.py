@@ -34,10 +34,10 @@ _REMEDY = (
 def feature_description(spec: Any) -> dict[str, Any]:
     """Describe a record's features, for `tf.io.parse_single_example` and `tf.io.parse_example`.
 
-    float32 fields become float32 of their shape, integers become int64, and text becomes strings. Every other dtype
-    becomes one string, to be decoded by `tf.io.decode_raw`. A field whose shape varies also has a feature
-    `<name>/shape`, int64[number of axes]. Its values are in rows if only the first axis varies, and else one after
-    another on one axis. `kf.parse_record` parses with this description, and restores dtypes and shapes.
+    float32 fields become float32 of their shape; int32, int64, single integers and booleans become int64; text becomes
+    strings. Every other dtype becomes one string, to be decoded by `tf.io.decode_raw`. A field whose shape varies also
+    has a feature `<name>/shape`, int64[number of axes]. Its values are in rows if only the first axis varies, and else
+    one after another on one axis. `kf.parse_record` parses with this description, and restores dtypes and shapes.
 
     Args:
         spec: Source of the spec of a scene: a nesting of `kf.ArraySpec`s; a `TFRecordSequence`; any other sequence or
