@@ -36,7 +36,7 @@ _SHARE = 0.5  # of the time, spent on these passes
 _HANG_SHARE = 1 / 3  # of the time: a call that takes longer counts as hung
 _HANG_MOST = 20.0  # s
 _FEWEST = 2
-_FEW = 16  # compared scenes that threads read a thousand times
+_FEW = 16  # compared scenes that several threads read again and again
 _SURVEY_SHARE = 1 / 4  # of the time, for reading many scenes once
 _QUICK_SECONDS = 1.0  # a shorter epoch needs no worker process
 _LEAST_SECONDS = 1e-4  # lower bound of the time to read and examine a scene
@@ -200,7 +200,7 @@ class Case:
     ) -> Any:  # fmt: skip
         """Call `function` in one worker with a reader and the arguments.
 
-        The worker runs in this process, unless `worker_type` names another type.
+        The worker runs in this process, unless `worker_type` is "process".
         """
         target = self.sequence if sequence is None else sequence
         return called(
@@ -231,7 +231,7 @@ class Case:
 
     @functools.cached_property
     def indices(self) -> list[int]:
-        """The scenes to compare, spread over the sequence."""
+        """Indices of the scenes to compare, spread over the sequence."""
         # Examining the first scene takes longer, because of imports.
         seconds = max(one.seconds for one in self.first) + min(one.examine_seconds for one in self.first)
         fitting = int(_SHARE * self.seconds / (_PASSES * seconds + 1e-9))

@@ -136,7 +136,7 @@ def check_names(names: object, argument: str) -> list[str]:
     """Check names of checks, and return them as a list.
 
     Raises:
-        TypeError: `names` is a single string, or not a list.
+        TypeError: `names` is a single string, or not iterable.
         ValueError: A name is unknown.
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
@@ -212,16 +212,16 @@ def check_sequence(
 ) -> SequenceReport:
     """Check that all workers read the same bits from a sequence.
 
-    First, as many scenes as fit into a quarter of the time are read once: they must load, have one spec and hold no
-    NaN. Then some of them, spread over the sequence, are read again in many ways: twice in a row, in another order,
-    from pickled copies, in a worker process, through `get_batch` and `read_into`, and by several threads of a worker
-    process. A class that passes the last check may set `thread_safe = True`. Augmentation through `self.rng` repeats,
-    and so passes. Each check has a name, a reason and a remedy; `print` the report, or view it in a notebook. In a
-    test, write `kf.check_sequence(Rooms()).raise_if_failed()`.
+    As many scenes as fit into a quarter of the time are read once: they must load, have one spec, and hold neither NaN
+    nor infinity. Some scenes, spread over the sequence, are read in many ways: twice in a row, in another order, from
+    pickled copies, in a worker process, through `get_batch` and `read_into`, and by several threads of a worker
+    process. A class that passes the check `threads` may set `thread_safe = True`. Augmentation through `self.rng`
+    repeats, and so passes. Each check has a name, a reason and a remedy; `print` the report, or view it in a notebook.
+    In a test, write `kf.check_sequence(Rooms()).raise_if_failed()`.
 
-    One worker thread of this process reads the sequence, and its hooks are called as by a feed. If reading all scenes
-    takes less than a second, no worker process is started, unless `checks` names `process` or `threads`. A scene that
-    hangs is abandoned after a third of `seconds`, at most 20 s.
+    One worker thread of this process reads the sequence and calls its `on_worker_begin` and `on_worker_end`. If reading
+    all scenes takes less than a second, no worker process is started, unless `checks` names `process` or `threads`. A
+    scene that hangs is abandoned after a third of `seconds`, at most 20 s.
 
     Args:
         sequence: A sequence as for `Feed`: any object with `__len__` and `__getitem__(index)`.

@@ -17,13 +17,13 @@ _EXPLAINED = ("failed", "warned")  # shown with reason and remedy
 
 @dataclass(eq=False)
 class Finding(Exception):
-    """The fault found by a check, which raises it.
+    """The outcome of a check, which raises it unless the check passed.
 
     Attributes:
         status: Outcome of the check.
-        message: The fault in one sentence without a full stop.
-        index: Index of the scene; None if the fault does not concern one scene.
-        field: Path of the field; None if the fault does not concern one field.
+        message: The outcome in one sentence without a full stop.
+        index: Index of the scene; None if the outcome does not concern one scene.
+        field: Path of the field; None if the outcome does not concern one field.
         remedy: What to change, if different from the remedy of the check.
     """
 

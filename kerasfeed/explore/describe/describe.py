@@ -38,8 +38,8 @@ class FieldDescription:
     """Statistics of one field over all scenes that were read.
 
     The statistics describe the finite values; for complex numbers, they describe the magnitudes. For text, `min`, `max`
-    and `mean` describe the lengths, in characters or bytes, and `zeros` counts empty texts. A field that is text in
-    some scenes and numbers in others has none of these.
+    and `mean` describe the lengths, in characters or bytes, and `zeros` counts empty texts. If a field is text in
+    some scenes and numbers in others, `min` and `max` are None, and `mean` is NaN.
 
     Attributes:
         path: Name of the field, such as `1.points`.
@@ -390,18 +390,18 @@ def describe(
 ) -> Description:
     """Describe every field, and find scenes that fail, repeat or are slow.
 
-    One pass reads each scene once and shows a progress bar on stderr. The calling thread reads for the first 0.4 s,
-    worker processes read the rest. No scene is kept: memory grows by about 150 bytes per scene. The result does not
-    depend on the workers. A scene that fails, or kills its worker process, is recorded and the pass continues. Scenes
-    are read with the random numbers of epoch 0 and seed 0.
+    One pass reads each scene once and shows a progress bar on stderr. By default, the calling thread reads for 0.4 s;
+    if the rest takes more than a second, worker processes read it. No scene is kept: memory grows by about 150 bytes
+    per scene. The result does not depend on the workers. A scene that fails, or kills its worker process, is recorded
+    and the pass continues. Scenes are read with the random numbers of epoch 0 and seed 0.
 
     Args:
         sequence: A sequence as for `Feed`: any object with `__len__` and `__getitem__(index)`.
         scenes: The scenes to read: None for all; a number for that many, spread over the sequence; or a list, an array
             or a slice of indices, or a mask.
-        workers: Number of workers; 0 reads in the calling thread.
-        worker_type: "process" or "thread". "auto" uses threads if the class sets `thread_safe = True` or reading a
-            scene runs no user code, and otherwise processes.
+        workers: Number of workers; 0 reads in the calling thread. "auto" is the number of cores.
+        worker_type: "process" or "thread". "auto" uses threads if reading a scene runs no user code (a list, tuple,
+            array or data frame), and otherwise processes.
         progress: Whether to show the progress bar.
 
     Returns:

@@ -1,9 +1,8 @@
 """Statistics of one field, which grow by scene and can merge.
 
-Invariant: merging gives the same bits in any order, except `first` if several scenes have the field. Only numbers are
-kept; small arrays of one shape and dtype are kept for a moment, to be added together. Counts do not depend on the order
-of values. Sums are float64; their order depends only on the shape of a scene and the positions of scenes, and not on
-which worker read a scene or when.
+Invariant: merging gives the same bits in any order. Only numbers are kept; small arrays of one shape and dtype are kept
+for a moment, to be added together. Counts do not depend on the order of values. Sums are float64; their order depends
+only on the shape of a scene and the positions of scenes, and not on which worker read a scene or when.
 """
 
 import functools

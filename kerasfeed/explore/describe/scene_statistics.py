@@ -64,6 +64,7 @@ class SceneStatistics:
 
         Raises:
             SpecError: The scene holds a value that a batch cannot hold.
+            TypeError: The scene has no field.
         """
         leaves, treespec = flatten(scene)
         if treespec != self._known[0]:

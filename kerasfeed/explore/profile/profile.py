@@ -34,8 +34,8 @@ _RAISED = "a scene raised while the feed was profiled: loop over the feed to see
 def profile(feed: "BaseFeed", seconds: float = 10.0) -> Profile:
     """Measure the speed of a feed, and of other workers for it.
 
-    The workers of the feed and of three alternatives read scenes of epoch 0 in turns. The calling thread also reads
-    some, to measure how long a scene waits. Several threads read only if the feed uses them or the class sets
+    The workers of the feed and of up to three alternatives read scenes of epoch 0 in turns. The calling thread also
+    reads some, to measure how long a scene waits. Several threads read only if the feed uses them or the class sets
     `thread_safe = True`. If the runs of one set-up differ much because the machine is busy, the slowest and the
     quickest are shown. The feed's position and its counters do not change. The figures are for this machine, even if
     the feed has `hosts`. `kf.InputMonitor` measures how long training waits for the feed.

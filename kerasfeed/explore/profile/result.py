@@ -47,7 +47,7 @@ class SetupRate:
 
 @dataclass(frozen=True, repr=False)
 class Profile(Reported):
-    """Scenes/s of a feed and of three alternatives.
+    """Scenes/s of a feed and of up to three alternatives.
 
     `str()` and a notebook show a table with bars.
 

@@ -1,7 +1,7 @@
 """Guess the kind of an array, and prepare it for drawing.
 
-Invariant: every function is pure. No content of an array makes a function raise. Each function looks at a few thousand
-values, whatever the size of the array.
+Invariant: every function is pure. No content of an array makes a function raise. A guess looks at a
+bounded number of values, whatever the size of the array.
 """
 
 import math
