@@ -115,6 +115,7 @@ def write_set(
     Raises:
         Exception: The sequence raised it; a note names scene and shard.
         FileExistsError: There are files of these names, or an unfinished set with other arguments.
+        KerasfeedError: Another program is writing the set.
         SpecError: A scene does not match the spec.
         OSError: A file cannot be written, or the path of a shard is a folder or another special file.
         WorkerDiedError: Worker processes died repeatedly.
@@ -170,9 +171,9 @@ def write_set(
 
 @contextlib.contextmanager
 def _workers(options: WorkerOptions, most: int) -> Iterator[tuple[Pool, DeferredWarnings]]:
-    """Start a pool for at most `most` shards; yield its warnings.
+    """Start a pool; yield it and its warnings.
 
-    The pool runs that many shards at a time.
+    The pool writes at most `most` shards at a time.
     """
     deferred_warnings = DeferredWarnings()
     count, owner = min(options.count, most), f"the writing of {class_name(options.sequence)}"

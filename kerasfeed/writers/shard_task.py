@@ -58,7 +58,7 @@ class PlannedShard:
 
 
 class ShardFormat(ABC):
-    """The format of a shard. It pickles; every worker has a copy."""
+    """The format of a shard. It can be pickled; every worker has a copy."""
 
     @abstractmethod
     def encode(self, scene: Any) -> Any:

@@ -60,8 +60,8 @@ def write_tfrecords(
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene; see `Feed`.
         pattern: Path of the shards, such as "train-{shard:05d}-of-{count:05d}.tfrecord".
         num_shards: Number of files, at most one for each scene.
-        workers: Shards written at the same time; 0 writes in the calling thread, which is the fastest for less than a
-            second's work. "auto" is the number of cores.
+        workers: Shards written at the same time; 0 writes in the calling thread, which is fastest if the work takes
+            less than a second. "auto" is the number of cores.
         worker_type: "thread", "process" or "auto"; see `Feed`.
         assignment: "round_robin": scene i goes to shard i % num_shards. "contiguous": each shard gets consecutive
             scenes.
@@ -77,7 +77,8 @@ def write_tfrecords(
 
     Raises:
         TypeError, ValueError: An argument is wrong.
-        FileExistsError: `overwrite` is False, and a file exists, or an unfinished set of a call with other arguments.
+        FileExistsError: `overwrite` is False, and a file or an unfinished set of a call with other arguments exists.
+        KerasfeedError: Another program is writing the same files.
         SpecError: Scenes differ, or cannot be stored.
         WorkerDiedError: A scene ended its worker process several times.
         OSError: Writing failed (a full disk); only complete shards stay.

@@ -226,9 +226,9 @@ def columns_for(spec: SceneSpec, scenes_per_chunk: int | None, compression: Any,
 
 
 def _most_scenes(spec: SceneSpec, length: int) -> int:
-    """Return the number of scenes in a segment.
+    """Return the most scenes that a segment holds.
 
-    A chunk may hold more.
+    A chunk may hold more; the segment is then one chunk.
     """
     scene_bytes = sum(field.nbytes or _TEXT_BYTES for field in spec.fields)
     return max(1, min(_SEGMENT_BYTES // scene_bytes, -(-length // _LEAST_SEGMENTS)))

@@ -69,7 +69,8 @@ def write_hdf5(
 
     Raises:
         TypeError, ValueError: An argument is wrong.
-        FileExistsError: `overwrite` is False, and `path` exists, or an unfinished file of a call with other arguments.
+        FileExistsError: `overwrite` is False, and `path` or an unfinished file of a call with other arguments exists.
+        KerasfeedError: Another program is writing the same file.
         SpecError: Scenes differ, or contain values that HDF5 cannot store.
         WorkerDiedError: A scene ended its worker process several times.
         OSError: Writing failed (a full disk); `path` has not changed.
