@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         argv: Arguments after the command's name; None uses the process's arguments.
 
     Returns:
-        Exit status: 0; 1 if a check fails; 2 if a file or an object cannot be used.
+        Exit status: 0; 1 if a check fails; 2 if a file or an object cannot be used; 130 after Ctrl-C.
 
     Raises:
         SystemExit: With status 2 for arguments that argparse refuses, 0 for --help and --version.

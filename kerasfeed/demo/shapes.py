@@ -1,6 +1,7 @@
 """Write an HDF5 file of ten kinds of surface.
 
-Invariant: the file is a function of the arguments. Every scene is centred in the unit cube.
+Invariant: the file is a function of the arguments. Every scene is centred, apart from noise, and within [-1, 1] on each
+axis.
 """
 
 import os
