@@ -24,7 +24,7 @@ class FrameworkLoops:
 
     @abstractmethod
     def begin_loop(self, epochs: int = 1) -> LoopCursor:
-        """Begin the next epochs."""
+        """Return a cursor for the next epochs."""
 
     def to_jax(
         self, sharding: "jax.sharding.Sharding | jax.Device | None" = None, *, prefetch: int = 2, epochs: int = 1

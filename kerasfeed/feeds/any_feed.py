@@ -73,7 +73,9 @@ class AnyFeed(ABC):
     # ---- hooks for frameworks
 
     def _init_framework(self, ahead: int) -> None:  # noqa: B027 - frameworks may add to it
-        """Finish `__init__` for a framework; a stream calls this again for its copy in `map`.
+        """Finish `__init__` for a framework.
+
+        A stream calls this again for its copy in `map`.
 
         `ahead` is the number of batches in flight ahead of the consumer.
         """

@@ -55,7 +55,7 @@ class BaseFeed(AnyFeed):
         sequence: The sequence.
         shard: Number of this shard, number of shards, and their source.
         collation: How scenes become a batch.
-        clock: The positions of its consumers.
+        clock: The position of the feed, counted over all epochs.
         fingerprint: The fingerprint of its state; None until first needed.
         hooks: The sequence's `on_epoch_begin` and `on_epoch_end`; if it has either, an epoch is loaded only after the
             previous one.
@@ -496,6 +496,7 @@ class BaseFeed(AnyFeed):
         Raises:
             TypeError, ValueError: `state` is not a state, or belongs to a feed with other batches; the message names
                 the differences.
+            RuntimeError: Keras is in an epoch of `fit` on the feed, or the sequence was refreshed during an epoch.
 
         Examples:
             >>> with kf.Feed(np.arange(6), batch_size=2, seed=0, workers=0) as feed:

@@ -71,7 +71,7 @@ class Cursor(Protocol):
 
 
 class LoopCursor(Cursor, Protocol):
-    """The cursor of a loop, which reports the batches that it has received.
+    """The cursor of a loop, which reports the batches it has received.
 
     Without these reports, as from TensorFlow, the feed does not know the consumer's position.
     """

@@ -292,7 +292,7 @@ class FeedCursor:
 
 
 def claim_batches(feed: Any, *, count: int, in_order: bool, generations: tuple[int, ...]) -> FeedCursor:
-    """Return a cursor of the next `count` batches, for an iteration of a dataset.
+    """Return a cursor for an iteration of a dataset.
 
     Args:
         feed: The feed.

@@ -81,7 +81,10 @@ class FeedOptions:
         return frozenset(name for name in ("workers", "worker_type") if self.given[name] == "auto")
 
     def arguments_again(self, seed: int, shard: Shard) -> dict[str, Any]:
-        """Return the keyword arguments of a feed with the same batches, perhaps in another process."""
+        """Return the keyword arguments for another feed with the same batches.
+
+        That feed may be made in another process.
+        """
         asked = self.given["shard"]  # "auto" queries again there
         chosen = asked if isinstance(asked, str) else shard
         return {**self.given, "seed": seed, "shard_index": None, "shard_count": 1, "shard": chosen}

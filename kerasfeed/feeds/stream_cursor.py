@@ -131,7 +131,7 @@ class Repetition:
         Args:
             timeout: How long to wait, s; None waits without limit, and 0 reports neither an error nor the end. Without
                 a reading thread, this call makes the batch regardless of the timeout.
-            peeks: Whether the batch stays for the next consumer, which begins when `peeked` is 0 again.
+            peeks: Whether the batch stays for the next consumer; the feed then resets `peeked`.
 
         Raises:
             NotYet: The batch was not ready in time.

@@ -101,12 +101,18 @@ class StreamPlan(Plan):
         return self.rows - len(self.items[epoch, step]) if self.pad_remainder else 0
 
     def probe_indices(self) -> list[int]:
-        """Indices of a few items of the only batch in flight, to infer the spec from."""
+        """Indices of a few items to infer the spec from.
+
+        They belong to the only batch in flight.
+        """
         indices = self._in_flight()
         return [indices[row] for row in probe_indices(len(indices))]
 
     def other_probes(self) -> list[int]:
-        """Indices of the other items of that batch, to read in place of failed ones."""
+        """Indices of the other items of the only batch in flight.
+
+        They replace failed ones of `probe_indices`.
+        """
         return sorted({*self._in_flight()}.difference(self.probe_indices()))
 
     def _in_flight(self) -> list[int]:
@@ -150,7 +156,9 @@ class ItemFile:
         self._last: tuple[bytes, list[bytes]] = b"", []  # in a worker: the last entry read, and its pickled items
 
     def put(self, epoch: int, step: int, items: Sequence[Any]) -> None:
-        """Keep the items of a batch. All batches of an epoch except the last have the same size.
+        """Keep the items of a batch.
+
+        All batches of an epoch except the last have the same size.
 
         Raises:
             TypeError: An item cannot be pickled.
@@ -339,7 +347,10 @@ class StreamLoader:
         return run, shuffler.shuffled(items) if shuffler else items
 
     def submit(self, items: list[Any], step: int, position: StreamPosition) -> tuple[Future[Any], StreamPosition]:
-        """Return a future of the batch of `items`, and the position to resume at; needs the spec."""
+        """Return a future of the batch, and the position to resume at.
+
+        The spec must be known.
+        """
         epoch = position.repetition
         try:
             self._put(epoch, step, items)
@@ -351,7 +362,7 @@ class StreamLoader:
         return promised.pop(), position  # pop: the traceback of its error may hold this frame
 
     def infer(self, step: int, items: list[Any]) -> list[BaseException]:
-        """Infer the spec from a few items of the first batch, unless it is known.
+        """Infer the spec from a few of `items`, unless it is known.
 
         The items are read as items of repetition 0. No other batch is in flight, because it would need the spec.
 
@@ -386,7 +397,7 @@ class StreamLoader:
             self._store.drop(epoch, step)
 
     def warn_of_steps(self, end: StreamPosition) -> None:
-        """Warn how many steps a repetition had, if other shards run other generators."""
+        """Warn of the number of steps, if other shards run other generators."""
         if len(self._generators.numbers) == self._generators.count:
             return
         plan = self.plan

@@ -46,7 +46,7 @@ class PlannedShard:
     Attributes:
         number: Its number.
         path: Its file.
-        indices: The indices of its scenes, in its order; at least one: a range, or int64[n].
+        indices: Indices of its scenes, at least one, in its order: a range, or int64[n].
     """
 
     number: int
@@ -58,7 +58,10 @@ class PlannedShard:
 
 
 class ShardFormat(ABC):
-    """The format of a shard. It can be pickled; every worker has a copy."""
+    """The format of a shard.
+
+    It can be pickled; every worker has a copy.
+    """
 
     @abstractmethod
     def encode(self, scene: Any) -> Any:

@@ -193,8 +193,9 @@ class BackupAndRestore(FeedCheckpoint):
         delete_checkpoint: Whether to delete the folder when training ends.
 
     Raises:
-        TypeError, ValueError: An argument has the wrong type or is out of range. In `fit`: the save belongs to another
-            model or feed, or is damaged; or a callback whose state is saved comes after this one.
+        TypeError, ValueError: An argument has the wrong type or is out of range. In `fit`: the model is not built; the
+            save belongs to another model or feed, or is damaged; or a callback whose state is saved comes after this
+            one.
 
     Warns:
         FeedWarning: A callback without `get_state` and `set_state` changes its attributes in training.

@@ -69,7 +69,8 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         save_freq: "epoch", or the number of batches after which the file is also written.
 
     Raises:
-        TypeError, ValueError: An argument has the wrong type or is out of range.
+        TypeError, ValueError: An argument has the wrong type or is out of range. In `fit`: the file is damaged or does
+            not fit the training, or the model was restored after this callback.
 
     Examples:
         >>> import keras
@@ -224,7 +225,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         """Follow a `fit` on a dataset made from the feed's dataset.
 
         Returns:
-            Whether each epoch is an iteration of the dataset, or part of one infinite iteration.
+            "iterations" if each epoch is an iteration of the dataset, "stream" if all epochs share an infinite one.
         """
         if self._is_stream:
             raise ValueError("to resume a stream, pass the feed itself to fit")
@@ -285,7 +286,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
 
     @property
     def _number(self) -> int:
-        """Number of the next batch, in the stream of a `Feed`."""
+        """Number of the next batch of a `Feed`, over all epochs."""
         assert self._plan is not None
         return self._plan.numbers(self._epoch).stop - self._plan.steps + self._done
 

@@ -1,6 +1,6 @@
 """`kf.evaluate`: the metrics of a model on each batch.
 
-Invariant: the model learns nothing, and its metrics and the feed's count of epochs are restored afterwards.
+Invariant: the model learns nothing, its metrics are restored afterwards, and the feed's epochs do not advance.
 """
 
 import itertools
@@ -347,7 +347,7 @@ def _restored_metrics(model: Any) -> Iterator[None]:
 
 
 def _weighted_rows(x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any, int]:
-    """Return the rows that have a weight, and their number."""
+    """Return the rows with a nonzero weight, and their number."""
     count = _row_count(optree.tree_leaves(x, is_leaf=_is_ragged)[0])
     leaves = optree.tree_leaves(weight)
     if not leaves:

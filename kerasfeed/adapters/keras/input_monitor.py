@@ -67,8 +67,8 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     compiling the model.
 
     After each epoch, `verdict` says how long training waited. If training waited for more than a fifth of the epoch,
-    the callback prints the verdict, except with `verbose=0`. `kerasfeed.profile` measures the reason and possible
-    remedies. The `repr` has a line for each epoch.
+    the callback prints the verdict (later, only the share), except with `verbose=0`. `kerasfeed.profile` measures the
+    reason and possible remedies. The `repr` has a line for each epoch.
 
     Args:
         feed: The feed that is passed to `fit`.

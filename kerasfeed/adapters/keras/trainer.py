@@ -64,7 +64,7 @@ class TrainerPosition:
 
     @property
     def is_before_execution(self) -> bool:
-        """Whether the model has not yet used the batches that Keras requested."""
+        """Whether the model is still to use the batches that Keras requested."""
         return self.hook in (None, "on_train_batch_begin", "on_batch_begin")
 
 
