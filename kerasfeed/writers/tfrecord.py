@@ -62,7 +62,8 @@ def write_tfrecords(
         num_shards: Number of files, at most one for each scene.
         workers: Shards written at the same time; 0 writes in the calling thread, which is fastest if the work takes
             less than a second. "auto" is the number of cores.
-        worker_type: "thread", "process" or "auto"; see `Feed`.
+        worker_type: "thread" or "process". "auto" uses threads for a list, tuple, array or data frame, and otherwise
+            processes, or one thread if they cannot start.
         assignment: "round_robin": scene i goes to shard i % num_shards. "contiguous": each shard gets consecutive
             scenes.
         compression: None, or "GZIP". Compressed shards can only be read in their order: by tf.data, or by

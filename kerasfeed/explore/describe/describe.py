@@ -400,8 +400,8 @@ def describe(
         scenes: The scenes to read: None for all; a number for that many, spread over the sequence; or a list, an array
             or a slice of indices, or a mask.
         workers: Number of workers; 0 reads in the calling thread. "auto" is the number of cores.
-        worker_type: "process" or "thread". "auto" uses threads if reading a scene runs no user code (a list, tuple,
-            array or data frame), and otherwise processes.
+        worker_type: "process" or "thread". "auto" uses threads for a list, tuple, array or data frame, and otherwise
+            processes, or one thread if they cannot start.
         progress: Whether to show the progress bar.
 
     Returns:

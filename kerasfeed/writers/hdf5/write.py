@@ -57,7 +57,8 @@ def write_hdf5(
         compression: None, "gzip" (level 4, after byte shuffling), an integer from 0 to 9 (gzip of that level), "lzf";
             or "blosc", "zstd" or "lz4", if `hdf5plugin` is installed.
         workers: Segments written at the same time; see `write_tfrecords`.
-        worker_type: "thread", "process" or "auto"; see `Feed`. h5py compresses on one thread of a process at a time.
+        worker_type: "thread", "process" or "auto"; see `write_tfrecords`. h5py compresses on one thread of a process at
+            a time.
         shuffle: Whether to write the scenes in random order: the order of epoch 0 of `kf.Feed(sequence, shuffle=True,
             seed=seed)`. A feed that reads such a file in sequence gets its scenes in random order.
         overwrite: Whether to replace `path`, and to restart an interrupted call.
