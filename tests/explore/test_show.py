@@ -181,6 +181,8 @@ def test_a_stream_is_drawn_from_a_copy():
 
     with kf.StreamFeed(clouds, 4, workers=0) as feed:
         assert words(kf.show(feed, step=1))[0] == "StreamFeed, batch 1, 4 scenes"
+        with pytest.raises(TypeError, match=r"a stream have no index.* as step"):
+            kf.show(feed, 0)
         with pytest.raises(IndexError, match="the stream ended earlier"):
             kf.show(feed, step=2)
         assert [labels.tolist() for _, labels in feed] == [[0, 1, 2, 3], [4, 5, 6, 7]]

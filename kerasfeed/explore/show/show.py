@@ -115,6 +115,8 @@ def show(
     _refuse("scenes", batch_size=batch_size, length=length, axes=axes)
     if isinstance(data, AnyFeed):
         _refuse("a feed, which has its own", seed=seed)
+        if index is not None and not data.plan.length:
+            raise TypeError("the scenes of a stream have no index: leave index out, or pass a batch number as step")
         most = _SCENES if scenes is None else check_integer("scenes", scenes, 1)
         chosen = None if index is None else _checked_index(index, data.plan.length)
         shown = scenes_of_feed(data, chosen, most, epoch=epoch, step=check_integer("step", step, 0))
