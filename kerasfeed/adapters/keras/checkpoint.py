@@ -174,7 +174,11 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         if isinstance(self.model.stop_training, _EpochEnd):  # otherwise training itself ends
             self.model.stop_training = False
         if self._follows is not None:
-            self.feed.clock.end_fit_epoch(self._number)
+            assert self._progress is not None
+            clock, is_complete = self.feed.clock, self._progress.steps == self._done
+            if self._follows == "iterations" and is_complete and clock.taken != self._number:
+                raise ValueError(self._rebatched(self._done))
+            clock.end_fit_epoch(self._number)
         if self._progress is not None and self._progress.steps in (None, self._done):
             self._epoch, self._done = epoch + 1, 0
         self._save()
@@ -243,9 +247,18 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
                 f"steps_per_epoch={steps} of a dataset of {batches:,} batches made from a feed's dataset cannot be "
                 "resumed: repeat() the dataset, leave steps_per_epoch out, or pass the feed itself to fit"
             )
+        if batches and batches % clock.steps:
+            raise ValueError(self._rebatched(batches))
         if clock.consumed is None:  # a batch was taken before, for example by Keras to build the model
             clock.resume(self._claimed)
         return "iterations" if batches else "stream"
+
+    def _rebatched(self, batches: int) -> str:
+        """The error for a dataset of `batches` batches, which are not the feed's."""
+        return (
+            f"fit was given a dataset of {batches:,} batches made from a feed of {self.feed.clock.steps:,}, and "
+            f"{type(self).__name__} does not know which scenes they hold: batch in the feed, and only map its dataset"
+        )
 
     def _resume(self, progress: Progress, iterations: int, scale: float, steps: int | None, epochs: int) -> None:
         """Move the feed to the model's position, and set its epoch."""

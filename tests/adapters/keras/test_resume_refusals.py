@@ -75,6 +75,13 @@ def test_the_error_for_a_file_of_another_training_names_the_difference(tmp_path)
         _refused(feed, path, r"counted 0 iterations, but the training began at 1\. It is another model, or was rest")
 
 
+@pytest.mark.parametrize("batch_size", [2, 3, 12])
+def test_a_dataset_that_batches_the_scenes_of_a_feed_again_is_refused(tmp_path, batch_size):
+    with make_feed(length=24) as feed:  # 4 batches of 6
+        again = feed.to_tf_dataset().unbatch().batch(batch_size)
+        _refused(feed, tmp_path / "feed.json", "of (2|8|12) batches made from a feed of 4", data=again, shuffle=False)
+
+
 def test_a_file_with_other_steps_per_epoch_is_refused_without_moving_the_feed(tmp_path):
     model, path = make_model(), tmp_path / "feed.json"
     stop = keras.callbacks.LambdaCallback(
