@@ -11,9 +11,8 @@ A permutation, like any other draw, has a stream: a tuple of integers, by conven
 ...). Streams separate the draws of one seed. Two purposes never share a number and a length.
 """
 
-import operator
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,8 +30,6 @@ _FACTORS = (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53)
 _WORD = (1 << 64) - 1
 # Below this length an exact shuffle takes under 1 ms and 512 KiB, and small Feistel domains mix poorly.
 EXACT_BELOW = 1 << 16
-# Up to 16,777,216 scenes, a table of 4,096 numbers is a round function: a block takes a third of the time.
-_TABLE_BITS = 24
 
 
 @lru_cache(maxsize=64)  # 20 us for each block
@@ -58,16 +55,10 @@ def permute(positions: NDArray[np.int64], length: int, keys: NDArray[np.uint64])
         int64[P], each in [0, length), distinct for distinct positions.
     """
     bits = max(2, int(length - 1).bit_length())
-    if bits <= _TABLE_BITS:
-        encrypt = partial(_encrypt, bits=bits, keys=_tables(tuple(keys.tolist())), mix=operator.getitem)
-        values: Any = encrypt(positions)
-    else:
-        encrypt = partial(_encrypt, bits=bits, keys=keys)
-        values = encrypt(positions.astype(np.uint64))
+    values: NDArray[np.uint64] = _encrypt(positions.astype(np.uint64), bits, keys)
     while (outside := np.flatnonzero(values >= length)).size:
-        values[outside] = encrypt(values[outside])
-    found: NDArray[np.int64] = values.astype(np.int64, copy=False)
-    return found
+        values[outside] = _encrypt(values[outside], bits, keys)
+    return values.astype(np.int64)
 
 
 def permute_one(position: int, length: int, keys: tuple[int, ...]) -> int:
@@ -120,15 +111,6 @@ def _source(seed: int, stream: tuple[int, ...]) -> np.random.SeedSequence:
     return np.random.SeedSequence(entropy=seed, spawn_key=stream)
 
 
-@lru_cache(maxsize=4)  # 256 KiB each
-def _tables(keys: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return the low bits of the round function, int64[rounds, 4096]: 0.2 ms."""
-    halves = np.arange(1 << (_TABLE_BITS // 2), dtype=np.uint64)
-    mixed = _mix(np.array(keys, np.uint64)[:, None], halves)
-    tables: NDArray[np.int64] = (mixed & np.uint64(len(halves) - 1)).astype(np.int64)
-    return tables
-
-
 def _mix(key: Any, values: Any) -> Any:
     """Mix uint64 arrays, or Python integers below 2**64, with a key."""
     mixed = values ^ key
@@ -140,16 +122,16 @@ def _mix(key: Any, values: Any) -> Any:
     return mixed
 
 
-def _encrypt(values: Any, bits: Any, keys: Any, mix: Callable[[Any, Any], Any] = _mix) -> Any:
+def _encrypt(values: Any, bits: Any, keys: Any) -> Any:
     """Encrypt uint64[P] with keys uint64[rounds, P], or Python integers, of `bits` bits.
 
-    The number of rounds must be even. `mix(key, half)` is the round function.
+    The number of rounds must be even.
     """
     right_bits = bits >> 1
     right_mask, left_mask = (1 << right_bits) - 1, (1 << (bits - right_bits)) - 1
     left, right = values >> right_bits, values & right_mask
     for key in keys:
-        left, right = right, left ^ (mix(key, right) & left_mask)
+        left, right = right, left ^ (_mix(key, right) & left_mask)
         left_mask, right_mask = right_mask, left_mask  # the halves swap in each round, and so do their widths
     return (left << right_bits) | right
 
