@@ -84,22 +84,12 @@ def naming_memory(owner: str, nbytes: int, held: int, *, shared: bool = True, wh
     except OSError as error:
         if not is_of_memory(error):
             raise
-        if error.errno == errno.EFBIG:
-            import resource  # absent on Windows, where memory is not a file
-
-            most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-            why = (
-                "memory that processes share counts as a file, and files of this process may have at most "
-                f"{most:,} bytes"
-            )
-            remedy = "Raise the limit (ulimit -f unlimited), or use worker_type='thread'"
-        else:
-            why = "the system does not have enough left" + (" for memory that processes share" if shared else "")
-            remedy = "Lower max_memory, max_queue_size or batch_size, and delete batches that you no longer need"
+        memory = "memory that processes share" if shared else "memory"
         raise reworded(
             error,
             f"{owner} cannot get {nbytes:,} bytes for {what}, in addition to the {held:,} that it has: "
-            f"{message_of(error)}; {why}. {remedy}",
+            f"{message_of(error)}; the system has no more {memory} for it. Lower max_memory, max_queue_size or "
+            "batch_size, and delete batches that you no longer need",
         ) from error
 
 

@@ -98,7 +98,7 @@ def test_the_error_for_refused_memory_names_the_amount_and_the_remedy(tmp_path):
             text,
         ).groups()
         assert int(asked.replace(",", "")) >= size and bool(int(had.replace(",", ""))) == has, text
-        assert "File too large" in text and f"at most {limit:,} bytes" in text and "ulimit -f unlimited" in text, text
+        assert "File too large; the system has no more memory that processes share" in text, text
         first = len(held)
         held.clear()
         del error
@@ -123,8 +123,8 @@ def test_the_error_for_refused_memory_names_the_amount_and_the_remedy(tmp_path):
     assert finish(program) == "right\n"
 
 
-@pytest.mark.parametrize(("number", "remedy"), [(errno.ENOSPC, "Lower max_memory"), (errno.EFBIG, "ulimit -f")])
-def test_the_remedy_for_refused_memory_fits_the_errno(number, remedy):
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG])
+def test_the_error_for_refused_memory_keeps_its_errno_and_names_the_remedy(number):
     from kerasfeed.pool.resource_errors import naming_memory
 
     with pytest.raises(OSError, match="refused") as caught, naming_memory("the feed", 1_000_000, 5_000):
@@ -132,7 +132,7 @@ def test_the_remedy_for_refused_memory_fits_the_errno(number, remedy):
     error = caught.value
     assert error.errno == number
     assert "cannot get 1,000,000 bytes for batches, in addition to the 5,000 that it has" in str(error)
-    assert remedy in str(error)
+    assert "Lower max_memory" in str(error)
 
 
 class Rooms(kf.SceneSequence):
