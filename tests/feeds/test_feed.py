@@ -404,8 +404,7 @@ def test_feed_workers_is_readable_and_cannot_be_set():
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [("map", "kf.Map"), ("shuffle", "shuffle=True"), ("batch", "batch_size="), ("prefetch", "max_queue_size"),
-     ("repeat", "epochs=N"), ("take", "islice"), ("set_epoch", r"epoch\(number\)"),
-     ("as_numpy_iterator", "NumPy arrays"), ("to_dataset", r"to_tf_dataset\(\)")],
+     ("repeat", "epochs=N"), ("take", "islice"), ("set_epoch", r"epoch\(number\)")],
 )  # fmt: skip
 def test_errors_for_methods_of_other_datasets_name_the_method_of_kerasfeed(name, remedy):
     with kf.Feed(np.arange(6), 2, workers=0) as feed:
