@@ -134,15 +134,12 @@ class Order(ABC):
     Attributes:
         needs_seed: Whether the order depends on the seed of the feed.
         made_for: Number of scenes that the sequence must have; None if the order fits any length.
-        is_quick: Whether computing the indices of a batch takes well under 1 ms and runs no user code, so that
-            TensorFlow's threads may compute them.
         is_sequential: Whether scenes come in the order of their indices.
         window: Number of blocks whose scenes are mixed at a time; None if the order has no blocks.
     """
 
     needs_seed: bool = True
     made_for: int | None = None
-    is_quick: bool = False
     is_sequential: bool = False
     window: int | None = None
 
@@ -317,7 +314,6 @@ class Sequential(Order):
     """
 
     needs_seed = False
-    is_quick = True
     is_sequential = True
 
     def __str__(self) -> str:
@@ -351,7 +347,6 @@ class Shuffled(Order):
     """
 
     seed: int | None = None
-    is_quick = True
 
     def __post_init__(self) -> None:
         if self.seed is not None:

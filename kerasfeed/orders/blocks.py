@@ -125,7 +125,6 @@ class BlockShuffled(Order):
         object.__setattr__(self, "_epochs", Kept(_EPOCHS_KEPT))
         object.__setattr__(self, "_windows", Kept(_WINDOWS_KEPT))
         object.__setattr__(self, "made_for", None if named is None else named.made_for)
-        object.__setattr__(self, "is_quick", named is None)  # block_of may be a function of the user
 
     def __str__(self) -> str:
         blocks = f"blocks of {self.block_size:,}" if self._named is None else str(self._named)

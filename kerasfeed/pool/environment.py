@@ -35,10 +35,6 @@ _MMAP_BYTES = 32 << 20  # the most that glibc accepts
 _HELD_SHARE, _MOST_HELD = 16, 256 << 20  # 1/16 of the memory for all workers; bytes per worker
 
 
-class DirectoryGoneError(FileNotFoundError):
-    """The working directory of the feed no longer exists."""
-
-
 @dataclass(frozen=True)
 class Environment:
     """Directory and environment of one moment.

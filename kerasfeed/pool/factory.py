@@ -8,7 +8,6 @@ import dataclasses
 import sys
 
 from kerasfeed.pool.base import Pool, PoolOptions, Runner
-from kerasfeed.pool.environment import DirectoryGoneError
 from kerasfeed.pool.local import InlinePool
 from kerasfeed.pool.processes.pool import ProcessPool
 from kerasfeed.pool.threads import ThreadPool
@@ -38,8 +37,6 @@ def make_pool(runner: Runner, options: PoolOptions, worker_type: str) -> Pool:
     if sys.platform != "win32":  # on Windows, threads are expected
         try:
             return ProcessPool(runner, options)
-        except DirectoryGoneError:
-            raise
         except (TypeError, OSError) as error:
             used, more = "worker threads", ""
             if not options.thread_safe:

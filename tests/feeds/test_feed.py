@@ -365,9 +365,9 @@ def test_a_map_style_dataset_of_another_framework_is_a_sequence():
 
 
 @pytest.mark.heavy
-def test_the_default_is_no_workers_for_memory_and_processes_for_classes():
+def test_the_default_is_threads_for_memory_and_processes_for_classes():
     with kf.Feed([1, 2, 3], 2) as feed:
-        assert feed.stats().worker_type == "inline"
+        assert feed.stats().worker_type == "thread"
     with kf.Feed(scenes.Clouds(), 2, workers=2) as feed:
         assert feed.stats().worker_type == "process"
 
@@ -404,8 +404,7 @@ def test_feed_workers_is_readable_and_cannot_be_set():
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [("map", "kf.Map"), ("shuffle", "shuffle=True"), ("batch", "batch_size="), ("prefetch", "max_queue_size"),
-     ("repeat", "epochs=N"), ("take", "islice"), ("set_epoch", r"epoch\(number\)"),
-     ("as_numpy_iterator", "NumPy arrays"), ("to_dataset", r"to_tf_dataset\(\)")],
+     ("repeat", "epochs=N"), ("take", "islice"), ("set_epoch", r"epoch\(number\)")],
 )  # fmt: skip
 def test_errors_for_methods_of_other_datasets_name_the_method_of_kerasfeed(name, remedy):
     with kf.Feed(np.arange(6), 2, workers=0) as feed:

@@ -35,10 +35,9 @@ class RowRun:
     """Rows [start, stop) of one field of a slot, in rising order."""
 
     def __init__(self, layout: Layout, view: SlotView, number: int, form: Form, start: int, stop: int) -> None:
-        field, shapes = layout.spec.fields[number], view.shapes[number]
+        shapes = view.shapes[number]
         assert shapes is not None
-        self._path, self._field, self._dtype = layout.spec.paths[number], field, field.dtype
-        self._is_flat = len(field.shape) == 1
+        self._path = layout.spec.paths[number]
         self._padded = padded = form if isinstance(form, Padded) else None
         self._static = padded if padded is not None and padded.is_static else None
         self._bounded = padded if padded is not None and any(axis.length for axis in padded.axes) else None
@@ -46,26 +45,8 @@ class RowRun:
         self._is_whole = stop - start == view.control[3]
         self._target, self._shapes, self._starts = view.fields[number], shapes[start:stop], view.starts[number]
         self._indices = view.indices
-        self._capacity = layout.row_bytes[number] // max(1, field.dtype.itemsize)
+        self._capacity = layout.row_bytes[number] // max(1, layout.spec.fields[number].dtype.itemsize)
         self._arrays: list[NDArray[Any]] = []
-
-    def takes(self, row: int, value: Any) -> bool:
-        """Copy the row `value` if it is an array that fits.
-
-        Return whether it is.
-
-        Raises:
-            SpecError: The row is longer than the `length` of its `Pad`.
-        """
-        if type(value) is not np.ndarray or value.dtype != self._dtype:
-            return False
-        if not (value.ndim == 1 if self._is_flat else self._field.fits(value.shape)):
-            return False
-        if self._bounded is None:
-            self._arrays.append(value.copy())
-        else:
-            self.add(row, value)
-        return True
 
     def add(self, row: int, array: NDArray[Any]) -> None:
         """Copy one row, which has the field's dtype and number of axes.
@@ -117,12 +98,6 @@ class RowRun:
         target = self._target[: prod(shape)].reshape(shape)
         if form is None:
             np.concatenate(arrays, out=target)
-        elif form.is_prefix:
-            target[...] = form.value
-            rows = target.reshape(shape[0] * shape[1], *shape[2:])
-            for number, array in enumerate(arrays):
-                first = number * shape[1]
-                rows[first : first + len(array)] = array
         else:
             for row, array in zip(target, arrays, strict=True):
                 pad_into(row, array, form)
@@ -165,8 +140,6 @@ class SceneWriter:
         self._whole = whole
         self._is_given = layout.witness is None
         self._are_batches = not (layout.batched or whole or self._is_given)  # items that are batches already
-        # Raises a ValueError if the nesting differs; five times faster than flattening and comparing.
-        self._flatten = layout.spec.treespec.flatten_up_to
         self._is_leaf = layout.spec.treespec.is_leaf()
         self._checks = [
             (
@@ -201,15 +174,13 @@ class SceneWriter:
             SpecError: The scene does not match the layout's spec.
         """
         try:
-            leaves = [scene] if self._is_leaf else self._flatten(scene)
+            leaves = [scene] if self._is_leaf else flatten_as(self._spec.treespec, scene)
         except ValueError:
-            leaves = self._other_leaves(view, row, scene)
+            raise self._wrong_structure(view, row, scene) from None
         for leaf, (target, run, dtype, shape, number, field, python_type) in zip(leaves, destinations):  # noqa: B905 - 1 us
             kind = type(leaf)
             if kind is np.ndarray and leaf.dtype is dtype and leaf.shape == shape:  # the usual case
                 target[row] = leaf
-                continue
-            if run is not None and run.takes(row, leaf):
                 continue
             if kind is np.ndarray or isinstance(leaf, np.generic):
                 exact = leaf.shape == shape and leaf.dtype == dtype
@@ -230,12 +201,6 @@ class SceneWriter:
                 raise SpecError(
                     f"{self._scene_text(view, row)}: field {path!r} is {leaf}, too large: {message_of(error)}"
                 ) from None
-
-    def _other_leaves(self, view: SlotView, row: int, scene: Any) -> list[Any]:
-        try:
-            return flatten_as(self._spec.treespec, scene)
-        except ValueError:
-            raise self._wrong_structure(view, row, scene) from None
 
     def _write_other(
         self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any, overflow: Overflow

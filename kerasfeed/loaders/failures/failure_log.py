@@ -74,7 +74,6 @@ class FailureLog:
         policy: The policy.
         deferred_warnings: Warnings for the user.
         used_random: The random generators that scenes have used; see `RandomWatch`.
-        muted: Whether nothing is recorded, because no consumer gets the batches.
         on_record: Called with the arguments of `record` for each recorded failure, or None.
     """
 
@@ -87,7 +86,6 @@ class FailureLog:
         self.policy = policy
         self.deferred_warnings = DeferredWarnings()
         self.used_random = 0
-        self.muted = False
         self.on_record: Callable[[int | None, int | None, int | None, BaseException], object] | None = None
         self._length = length
         self._shard_count = shard_count
@@ -106,8 +104,6 @@ class FailureLog:
 
         Holds no lock while it calls the exception's `__str__`.
         """
-        if self.muted:
-            return
         if not self._length:
             without_reproduction(error)
         text = exception_text(error)

@@ -24,7 +24,6 @@ from typing import Any
 from kerasfeed.errors import FeedClosedError, FeedWarning, KerasfeedError, WorkerDiedError, WorkerStartError
 from kerasfeed.pool import watchdog
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions, Runner
-from kerasfeed.pool.environment import DirectoryGoneError
 from kerasfeed.pool.processes.crash_policy import CrashPolicy, respawn_text, start_error, start_text
 from kerasfeed.pool.processes.dispatch import Dispatch
 from kerasfeed.pool.processes.first_worker import FirstWorker
@@ -200,7 +199,7 @@ class ProcessPool(Dispatch):
             self._start_workers()
         except OSError as error:
             why = f"no worker process can be started: {message_of(error)}"
-            if isinstance(error, DirectoryGoneError) or self._first_worker is None or self._first_worker.over:
+            if self._first_worker is None or self._first_worker.over:
                 self.fail(WorkerStartError(why))
             else:
                 text = f"worker_type='auto' keeps one worker thread: {why}"
@@ -392,7 +391,7 @@ class ProcessPool(Dispatch):
                 self._start_worker(number)
             except OSError as error:  # no memory, or the limit of processes: other programs may free some
                 # If tasks name their workers, no other worker may do them.
-                if not self._links or self.options.addressed or isinstance(error, DirectoryGoneError):
+                if not self._links or self.options.addressed:
                     self.fail(
                         WorkerStartError(
                             f"no worker process could be started to replace a dead one: {message_of(error)}"

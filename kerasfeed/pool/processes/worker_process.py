@@ -23,7 +23,6 @@ from pathlib import Path
 
 import kerasfeed
 from kerasfeed.pool.base import PoolOptions
-from kerasfeed.pool.environment import DirectoryGoneError
 from kerasfeed.pool.processes.protocol import STACK_SIGNAL
 from kerasfeed.pool.task import UNKNOWN_ENDING
 
@@ -242,7 +241,7 @@ def start_worker(number: int, options: PoolOptions, fds: tuple[int, int, int, in
     """
     link, theirs = socket.socketpair()
     fds_there = (*fds[:2], theirs.fileno(), *fds[2:])
-    count, directory = options.workers, options.environment.directory
+    count = options.workers
     command = _COMMAND.format(
         parent=os.getpid(),
         descriptors=(*fds_there, *options.inherit),
@@ -263,19 +262,12 @@ def start_worker(number: int, options: PoolOptions, fds: tuple[int, int, int, in
             stderr=None if sys.__stderr__ else subprocess.DEVNULL,
             pass_fds=(*fds_there, *options.inherit),
             process_group=0,
-            cwd=directory,
+            cwd=options.environment.directory,
             env=options.environment.variables(options.seed, count),
         )
-    except BaseException as error:
+    except BaseException:
         link.close()
-        if not isinstance(error, OSError) or directory is None or error.filename != directory:
-            raise
-        raise DirectoryGoneError(
-            error.errno,
-            f"worker processes start in the directory where the feed was made, and it can no longer be "
-            f"entered ({error.strerror}). Keep it while the feed is used, or make the feed in another directory",
-            directory,
-        ) from None
+        raise
     finally:
         theirs.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

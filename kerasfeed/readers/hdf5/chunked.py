@@ -319,7 +319,7 @@ def share(items: Iterator[_Item], work: Callable[[_Item], None], helpers: int) -
     """Call `work` once for each of `items`, in any thread and order.
 
     The caller works too, and waits only for helpers that have begun, so busy threads cannot block it. No helper is
-    working when this returns or raises.
+    working when this returns or raises, unless Ctrl-C interrupts this wait: helpers then finish their present items.
 
     Args:
         items: Taken one by one, under a lock.
@@ -352,16 +352,8 @@ def share(items: Iterator[_Item], work: Callable[[_Item], None], helpers: int) -
             asked += (_threads.here().submit(drain) for _ in range(helpers))
         drain()
     finally:  # an interrupt of the caller does not stop the helpers, which write to its memory
-        interrupt: KeyboardInterrupt | None = None
-        begun = None
-        while begun is None:
-            try:
-                calls = iter(())
-                begun = [future for future in asked if not future.cancel()]
-                wait(begun)
-            except KeyboardInterrupt as again:
-                interrupt, begun = again, None
-        if interrupt is not None:
-            raise interrupt
+        calls = iter(())
+        begun = [future for future in asked if not future.cancel()]
+        wait(begun)
     for future in begun:
         future.result()

@@ -57,23 +57,19 @@ class HDF5Dataset:
     def __init__(self, file: Any, name: str) -> None:
         self.file = file
         self.name = name
-        self._cached: tuple[Any, OpenDataset] | None = None
 
     def _open(self) -> tuple[SharedFile, OpenDataset]:
         try:
             shared: SharedFile = self.file._open()
-            cached = self._cached
-            if cached is None or cached[0] is not shared.handle:
-                opened = shared.dataset(self.name, self.file._cache_limit)
-                if opened is None:
-                    raise self.file._unknown(self.name)
-                cached = self._cached = (shared.handle, opened)
+            opened = shared.dataset(self.name, self.file._cache_limit)
+            if opened is None:
+                raise self.file._unknown(self.name)
             if shared.how.swmr:
-                cached[1].handle.refresh()  # finds rows that the writer has added
+                opened.handle.refresh()  # finds rows that the writer has added
         except Exception as error:
             note_source(error, self.name, self.file.path)
             raise
-        return shared, cached[1]
+        return shared, opened
 
     def _examined(self) -> OpenDataset:
         """The open dataset with its reader chosen."""
@@ -337,9 +333,6 @@ class HDF5Dataset:
         if copy is False:
             raise ValueError(f"{self!r} must be read to become an array, so copy=False is impossible: leave copy out")
         return np.asarray(self[...], dtype=dtype)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cached": None}
 
     def _identity(self) -> str:
         """See `kerasfeed.sequences.view_base.identity_of`."""

@@ -1,7 +1,6 @@
 """The cache of chunks: bounded, decoded once by one thread, and never blocking."""
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -163,35 +162,6 @@ def test_an_interrupted_share_call_waits_for_its_helpers(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         share(items(), work, 1)
     assert ended.is_set()
-
-
-def test_a_repeatedly_interrupted_share_call_waits_for_its_helpers(monkeypatch):
-    set_threads(monkeypatch, 1)
-    helping, ended, caller = threading.Event(), threading.Event(), threading.current_thread()
-
-    def work(_):
-        if threading.current_thread() is caller:
-            assert helping.wait(SECONDS)
-            time.sleep(SECONDS)
-        else:
-            helping.set()
-            time.sleep(1)
-            ended.set()
-
-    def interrupt():
-        assert helping.wait(SECONDS)
-        for _ in range(6):
-            time.sleep(0.1)
-            signal.pthread_kill(caller.ident, signal.SIGINT)
-
-    presses = threading.Thread(target=interrupt)
-    presses.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            share(iter(range(2)), work, 1)
-        assert ended.is_set()
-    finally:
-        presses.join()
 
 
 def test_destinations_are_not_held_while_all_threads_are_busy(monkeypatch):
