@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from kerasfeed.errors import FeedWarning, WorkerDiedError
 from kerasfeed.loaders.auto_workers import WORKER_TYPE, WORKERS, Choice, Setup, choose, most_processes
 from kerasfeed.loaders.base import Job, LoaderStats
@@ -23,9 +25,11 @@ from kerasfeed.pool.base import LOGGER, Sessions
 from kerasfeed.readers.read_cost import ReadCost
 from kerasfeed.sequences.context import MakeContext, SceneContext
 from kerasfeed.sequences.frames import is_in_memory
+from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import class_name
 
+_QUICK_BYTES = 1 << 20  # of a batch
 LoaderSession: TypeAlias = "Session | HostsSession"
 
 
@@ -48,6 +52,8 @@ def make_loader(job: Job, worker_type: str, failure_log: FailureLog | None = Non
         worker_type = "process"
     elif in_memory and worker_type == "auto":
         worker_type = "thread"
+        if WORKERS in job.auto and job.policy.timeout is None and _is_quick(job):
+            job = job.with_workers(0)
     if not job.workers:
         worker_type = "inline"
     if worker_type == "inline" or in_memory or job.hosts is not None:
@@ -60,6 +66,14 @@ def make_loader(job: Job, worker_type: str, failure_log: FailureLog | None = Non
             loader.close()
             raise
     return loader
+
+
+def _is_quick(job: Job) -> bool:
+    """Whether copying a batch is quicker than passing it between threads."""
+    leaves = flatten(job.sequence[0])[0] if job.maker is None else []
+    on_disk = isinstance(job.sequence, np.memmap) or any(isinstance(leaf, np.memmap) for leaf in leaves)
+    nbytes = job.plan.rows * sum(leaf.nbytes for leaf in leaves if isinstance(leaf, np.ndarray))
+    return bool(leaves) and not on_disk and nbytes <= _QUICK_BYTES
 
 
 class Loader:

@@ -365,9 +365,9 @@ def test_a_map_style_dataset_of_another_framework_is_a_sequence():
 
 
 @pytest.mark.heavy
-def test_the_default_is_threads_for_memory_and_processes_for_classes():
+def test_the_default_is_no_workers_for_memory_and_processes_for_classes():
     with kf.Feed([1, 2, 3], 2) as feed:
-        assert feed.stats().worker_type == "thread"
+        assert feed.stats().worker_type == "inline"
     with kf.Feed(scenes.Clouds(), 2, workers=2) as feed:
         assert feed.stats().worker_type == "process"
 

@@ -1,4 +1,4 @@
-"""Threads load scenes in memory, and workers run the user's code."""
+"""The calling thread loads scenes in memory, unless the user requests worker threads."""
 
 import threading
 import time
@@ -28,6 +28,13 @@ def loaders(monkeypatch):
     return found
 
 
+@pytest.mark.parametrize("sequence", [ARRAY, SCENES, tuple(SCENES)], ids=["array", "list", "tuple"])
+def test_the_calling_thread_loads_scenes_in_memory(sequence, loaders):
+    with kf.Feed(sequence, 32) as feed:
+        assert len(list(feed)) == 8
+    assert loaders == {threading.get_ident()}
+
+
 def test_requested_worker_threads_load_scenes_in_memory(loaders):
     with kf.Feed(SCENES, 32, shuffle=True, seed=3, workers=2, worker_type="thread") as feed:
         found = [batch[0].tolist() for batch in feed]
@@ -39,21 +46,19 @@ def test_requested_worker_threads_load_scenes_in_memory(loaders):
 @pytest.mark.parametrize(
     ("sequence", "options"),
     [
-        (ARRAY, {}),
-        (SCENES, {}),
-        (tuple(SCENES), {}),
+        (SCENES, {"worker_type": "thread"}),
         (SCENES, {"timeout": 60.0}),
+        ([np.zeros(1 << 16)] * 4, {}),
         (np.memmap, {}),
     ],
-    ids=["array", "list", "tuple", "a timeout", "memmap"],
+    ids=["a type of workers", "a timeout", "large scenes", "memmap"],
 )
-def test_threads_load_scenes_in_memory(sequence, options, loaders, tmp_path):
+def test_large_scenes_memmaps_and_explicit_options_use_a_worker(sequence, options, loaders, tmp_path):
     if sequence is np.memmap:
         np.save(tmp_path / "a.npy", ARRAY)
         sequence = np.load(tmp_path / "a.npy", mmap_mode="r")
     with kf.Feed(sequence, 32, **options) as feed:
-        assert len(list(feed)) == 8
-        assert feed.stats().worker_type == "thread"
+        assert len(list(feed)) == -(-len(sequence) // 32)
     assert threading.get_ident() not in loaders
 
 
@@ -90,7 +95,7 @@ def test_workers_run_user_code_if_a_batch_takes_a_millisecond(sequence, options,
 
 def test_a_feed_can_be_closed_while_another_thread_loads_a_batch(loaders):
     for _ in range(60):
-        feed, ended = kf.Feed(ARRAY, 8, workers=0), []
+        feed, ended = kf.Feed(ARRAY, 8), []
 
         def consume(feed=feed, ended=ended):
             try:

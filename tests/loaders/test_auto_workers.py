@@ -371,12 +371,12 @@ def test_auto_measures_cached_scenes_at_their_first_read(as_measured):
 
 
 @pytest.mark.heavy
-def test_scenes_in_memory_are_loaded_by_threads_without_a_choice(choices, few_processes):
+def test_scenes_in_memory_are_loaded_without_workers(choices, few_processes):
     with _feed(np.zeros((100_000, 2))) as feed:
         feed[0]
-        assert feed.stats().worker_type == "thread"
+        assert feed.stats().worker_type == "inline"
         assert feed.stats().chosen == ""
-        assert kf.profile(feed, seconds=1).present.setup.worker_type == "thread"
+        assert kf.profile(feed, seconds=1).present.setup.workers == 0
     assert choices == []
 
 

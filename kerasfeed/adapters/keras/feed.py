@@ -192,7 +192,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             that mostly wait if the class sets `thread_safe = True`; one thread for a sequence that cannot be pickled,
             and on Windows. If `workers` is also "auto", one thread with a copy of the sequence loads scenes until the
             worker processes have started. If an epoch takes less than a second, this thread stays the only worker.
-            Scenes of a class that take microseconds get no workers. `stats().chosen` gives the choice and the reason.
+            Scenes that take microseconds get no workers. `stats().chosen` gives the choice and the reason.
         max_queue_size: Batches to load ahead of the consumer, at least 1. More are loaded ahead if needed to keep all
             workers busy.
         max_memory: Upper limit of the batch memory, bytes, for all processes together. Beyond this limit, batches are
