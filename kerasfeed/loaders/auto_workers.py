@@ -138,11 +138,14 @@ def choose(
     processes = Setup(processes_for(seconds, busy, count) if WORKERS in auto else job.workers, "process")
     if draws_globally and WORKER_TYPE in auto:
         return Choice(processes, "scenes use random generators, which worker processes seed")
-    if chooses_all and seconds and batch < _QUICK_BATCH and job.maker is None:  # the time of a maker is unknown
+    is_here = job.environment.is_here  # else only processes start in the directory where the feed was made
+    is_quick = seconds and batch < _QUICK_BATCH and job.maker is None  # the time of a maker is unknown
+    if chooses_all and is_quick and is_here:
         return Choice(Setup(0, "inline"), f"a batch takes {duration(batch)}")
     if WORKERS in auto and 0 < epoch < _LEAST_EPOCH:
         return Choice(present, f"an epoch takes {duration(epoch)} in one worker")
     if WORKER_TYPE not in auto:
         return Choice(threads if present.worker_type == "thread" else processes, reason)
-    several = job.thread_safe and job.policy.timeout is None and (threads_compute_at_once() or waits(seconds, busy))
-    return Choice(threads if several else processes, reason)
+    several = job.thread_safe and job.policy.timeout is None and is_here
+    uses_threads = several and (threads_compute_at_once() or waits(seconds, busy))
+    return Choice(threads if uses_threads else processes, reason)

@@ -131,7 +131,7 @@ def _encrypt(values: Any, bits: Any, keys: Any) -> Any:
     right_mask, left_mask = (1 << right_bits) - 1, (1 << (bits - right_bits)) - 1
     left, right = values >> right_bits, values & right_mask
     for key in keys:
-        left, right = right, left ^ (_mix(right, key) & left_mask)
+        left, right = right, left ^ (_mix(key, right) & left_mask)
         left_mask, right_mask = right_mask, left_mask  # the halves swap in each round, and so do their widths
     return (left << right_bits) | right
 
