@@ -212,11 +212,14 @@ def test_an_exception_of_a_local_class_is_raised_unchanged():
 
 
 @pytest.mark.heavy
-def test_scenes_are_read_in_the_directory_where_the_feed_was_created(tmp_path, monkeypatch):
+@pytest.mark.parametrize("seconds", [0, 0.03], ids=["quick scenes", "scenes that wait"])
+def test_scenes_are_read_in_the_directory_where_the_feed_was_created(tmp_path, monkeypatch, seconds):
     class Relative(scenes_costs.Costly):
         length = 40
+        thread_safe = True
 
         def scene(self, index):
+            time.sleep(seconds)
             return np.load("scene.npy")
 
     (tmp_path / "there").mkdir()
