@@ -87,7 +87,7 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
             return _loaded(partial(read, index, None), kind)
     step = check_integer("step", step, 0)
     indices = feed.plan.indices(epoch, step).tolist()  # refuses a step that is out of range
-    job = Job(_for_itself(feed.sequence), feed.plan, 1, _MEMORY, 1, collate=feed.collation)
+    job = Job(_copy_for_hooks(feed.sequence), feed.plan, 1, _MEMORY, 1, collate=feed.collation)
     layout = feed.layout
     if layout is None:  # infer it from the scenes of this batch only, because other scenes may fail
         describe_scene = describe if job.maker is None else job.maker.describe
@@ -111,7 +111,7 @@ def _loaded(load: Callable[[], Any], kind: MakeContext) -> Any:
     return loaded if kind is SceneContext or frameworks() == before else load()
 
 
-def _for_itself(sequence: Any) -> Any:
+def _copy_for_hooks(sequence: Any) -> Any:
     """Return a copy for the worker hooks, if there are any.
 
     The hooks may change the copy without affecting the feed's sequence.
@@ -130,7 +130,7 @@ def scenes_read_here(sequence: Any, context: SceneContext) -> Iterator[Callable[
     Yields:
         A function from the index of a scene, and the step for error messages, to the scene.
     """
-    own = _for_itself(sequence)
+    own = _copy_for_hooks(sequence)
 
     def read(index: int, step: int | None) -> Any:
         context.move_to(index)

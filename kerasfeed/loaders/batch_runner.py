@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout, SlotView
-from kerasfeed.loaders.batches.row_loader import MANY, RowLoader, probe
+from kerasfeed.loaders.batches.row_loader import ALL_AT_ONCE, RowLoader, probe
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import FailedTaskError, Record, TaskProgress, UnseededTaskError
 from kerasfeed.readers.read_cost import Meter, ReadCost
@@ -242,7 +242,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Wasteful:
+class WithCost:
     """The payload of loaded rows with the worker's measured cost; sent once.
 
     Attributes:
@@ -372,7 +372,7 @@ class BatchRunner(Runner):
         if self._reported_waste or (waste := self.meter.waste()) is None:
             return payload or None
         self._reported_waste = True
-        return Wasteful(payload or None, waste)
+        return WithCost(payload or None, waste)
 
     def _describe(self, progress: TaskProgress, context: WorkerContext) -> FirstScenes | None:
         request = context.posted()
@@ -398,7 +398,7 @@ class BatchRunner(Runner):
 
         Errors are ignored, because that worker has reported them.
         """
-        progress[1] = MANY
+        progress[1] = ALL_AT_ONCE
         request = SpecRequest((first[1],), 1, first[0])
         with contextlib.suppress(FailedTaskError):
             read_first(self.target, request, self._seed, self._maker, [0, 0], self.held, seeds=seeds, owned=True)

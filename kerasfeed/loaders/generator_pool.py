@@ -162,7 +162,7 @@ class GeneratorPool:
             return
         self.slots.close()  # first: wakes threads that wait for a slot before the workers end
         self.pool.close()
-        self.slots.free(flying=False)
+        self.slots.free(may_deliver=False)
         self._in_flight.clear()  # breaks a reference cycle: tasks refer to this object
 
 

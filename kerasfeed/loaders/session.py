@@ -17,10 +17,10 @@ from typing import Any
 
 from kerasfeed.errors import FeedClosedError, SceneTimeoutError
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, FailedFirst, FirstScenes, SpecRequest, Wasteful
+from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, FailedFirst, FirstScenes, SpecRequest, WithCost
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming
-from kerasfeed.loaders.batches.row_loader import MANY
+from kerasfeed.loaders.batches.row_loader import ALL_AT_ONCE
 from kerasfeed.loaders.batches.slots import SlotPool, failed_future
 from kerasfeed.loaders.batches.spec_inference import Read, read_first_scenes, warn_of_random, watched
 from kerasfeed.loaders.failures.exceptions import SceneLocation, fatal_text, for_consumer, function_text
@@ -102,7 +102,7 @@ class Session:
             slots.close()  # a thread that waits for a slot need not wait for the workers
         self.pool.close()
         if slots is not None and self.pool.is_here:
-            slots.free(flying=self.is_inline)  # another thread may still deliver a batch that it loads inline
+            slots.free(may_deliver=self.is_inline)  # another thread may still deliver a batch that it loads inline
 
     # ---- spec
 
@@ -199,7 +199,7 @@ class Session:
                 self.account(batch)
             return batch.future
         except Exception:  # no task was sent
-            if batch is None or not batch.landed:
+            if batch is None or not batch.is_complete:
                 self.slots.release(slot)
             raise
 
@@ -242,9 +242,9 @@ class Session:
         assert self.slots is not None
         with self.lock:
             batch.add(start, stop, overflow or {})
-            if batch.missing or batch.landed:
+            if batch.missing or batch.is_complete:
                 return
-            batch.landed = True
+            batch.is_complete = True
             self.slots.stuck -= batch.is_stuck
         copied = batch.deliver(self.slots)
         if copied:
@@ -270,7 +270,7 @@ class Session:
         used = self.pool.used_random
         if used & ~self.failure_log.used_random:
             warn_of_random(self.failure_log, used, self.runner.held, self.job, seeded=True)
-        if isinstance(payload, Wasteful):
+        if isinstance(payload, WithCost):
             self._waste = payload.cost
             return payload.payload
         return payload
@@ -340,7 +340,7 @@ class LoadTask(Task):
     def cancelled(self) -> None:
         """See `Task.cancelled`."""
         if not self.batch.is_given_up:
-            raise ValueError(f"a worker has skipped {self.text(MANY)}, but its consumer is waiting")
+            raise ValueError(f"a worker has skipped {self.text(ALL_AT_ONCE)}, but its consumer is waiting")
         self.session.account(self.batch, self.start, self.stop)
 
     def crashed(self, position: int, crash: Crash, count: int) -> Sequence[Task]:
@@ -359,7 +359,7 @@ class LoadTask(Task):
     def stuck(self, position: int, crash: Crash) -> None:
         """See `Task.stuck`. The slot stays in flight until the thread returns."""
         session, batch = self.session, self.batch
-        error = SceneTimeoutError(f"{self.text(position) or batch.scene_text(MANY)} {crash.thread_text}")
+        error = SceneTimeoutError(f"{self.text(position) or batch.scene_text(ALL_AT_ONCE)} {crash.thread_text}")
         session.failure_log.record(self._index_at(position), batch.epoch, batch.step, error)
         assert session.slots is not None
         with session.lock:
@@ -378,7 +378,7 @@ class LoadTask(Task):
         For a batch of a collate function, it is -1 minus the serial number.
         """
         index = self._index_at(position)
-        return -1 - self.batch.serial if index is None and position == MANY and self._is_whole else index
+        return -1 - self.batch.serial if index is None and position == ALL_AT_ONCE and self._is_whole else index
 
     def culprits(self) -> Iterable[Hashable]:
         """See `Task.culprits`."""
@@ -386,11 +386,11 @@ class LoadTask(Task):
 
     def items_at(self, position: int) -> int:
         """See `Task.items_at`; at NOWHERE, the worker may be announcing all scenes."""
-        return self.stop - self.start if position in (MANY, NOWHERE) else 1
+        return self.stop - self.start if position in (ALL_AT_ONCE, NOWHERE) else 1
 
     def parts(self, position: int) -> Sequence[Task]:
         """See `Task.parts`."""
-        if position != MANY or self._is_whole:
+        if position != ALL_AT_ONCE or self._is_whole:
             return ()
         return [LoadTask(self.session, self.batch, row, row + 1) for row in range(self.start, self.stop)]
 
@@ -407,7 +407,7 @@ class LoadTask(Task):
         return int(self.batch.slot.view.indices[row]) if self.start <= row < self.stop else None
 
     def _row_at(self, position: int) -> int:
-        return self.start if position == MANY and self.stop - self.start == 1 else position
+        return self.start if position == ALL_AT_ONCE and self.stop - self.start == 1 else position
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -181,7 +181,7 @@ class InlinePool(LocalPool):
         caller = LocalWorker(_ALONE, CALLER, self)
         self._callers[caller] = None
         try:
-            self._be_watched()
+            self._ensure_watchdog()
             if not self._begun:
                 self._begin()
             caller.do_all(tasks)
@@ -200,7 +200,7 @@ class InlinePool(LocalPool):
                 raise failed
             self._begun = True
 
-    def _be_watched(self) -> None:
+    def _ensure_watchdog(self) -> None:
         with self.lock:
             if self._watch is None:
                 self._watch = watchdog.Watchdog(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.readers.opened_files import Identity, identity_of
+from kerasfeed.readers.opened_files import Identity, file_identity
 from kerasfeed.sequences.context import in_worker_process
 
 _CHECK_SECONDS = 0.2  # between checks of size and time: each is a system call that releases the GIL
@@ -75,7 +75,7 @@ class OpenFile(ByteSource):
         present = [Identity.of(os.fstat(self.descriptor))]
         if clock >= self._next_check and in_worker_process():
             with suppress(OSError):  # the file was deleted, so a new worker cannot open a wrong one
-                present.append(identity_of(self.path))
+                present.append(file_identity(self.path))
         for identity in present:
             self.identity.refuse(identity, self.path)
         self._next_check = clock + _CHECK_SECONDS

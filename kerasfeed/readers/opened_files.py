@@ -81,7 +81,7 @@ def _machine() -> int:
     return zlib.crc32(text.encode())
 
 
-def identity_of(path: str | os.PathLike[str]) -> Identity:
+def file_identity(path: str | os.PathLike[str]) -> Identity:
     """Return the present identity of the file at `path`.
 
     Raises:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from kerasfeed.readers.file_bytes import ByteSource
-from kerasfeed.readers.opened_files import Identity, identity_of
+from kerasfeed.readers.opened_files import Identity, file_identity
 from kerasfeed.util.error_text import message_of, reworded, summary
 from kerasfeed.util.lru import Lru
 
@@ -95,7 +95,7 @@ def identity_at(path: str, options: Options) -> Identity:
     Raises:
         OSError: The file does not exist or cannot be accessed.
     """
-    return _identity(path, *_located(path, options)) if is_url(path) else identity_of(path)
+    return _identity(path, *_located(path, options)) if is_url(path) else file_identity(path)
 
 
 def read_whole(path: str | Path) -> bytes:

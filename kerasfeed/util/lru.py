@@ -86,14 +86,14 @@ class Lru(Generic[Key, Value]):
         return value, False
 
     def _publish(self, key: Key, own: "_Loading[Value]") -> None:
-        leaving: list[Value] = []  # freed after the lock is released, because that may take long and run other code
+        evicted: list[Value] = []  # freed after the lock is released, because that may take long and run other code
         with self._lock:
             if self._loading.get(key) is own:  # otherwise the cache was cleared meanwhile
                 del self._loading[key]
                 if own.value is not None:
-                    leaving = self._keep(key, own.value)
+                    evicted = self._keep(key, own.value)
         own.done.release()
-        leaving.clear()
+        evicted.clear()
 
     def _keep(self, key: Key, value: Value) -> list[Value]:
         """Cache a value while the lock is held.
@@ -103,12 +103,12 @@ class Lru(Generic[Key, Value]):
         weight = self._weigh(value)
         if weight > self.limit:
             return []
-        leaving = []
+        evicted = []
         self._kept[key] = value
         self.weight += weight
         while self.weight > self.limit:
-            leaving.append(self._pop())
-        return leaving
+            evicted.append(self._pop())
+        return evicted
 
     def _pop(self) -> Value:
         """Remove and return the value that was used longest ago."""

@@ -26,7 +26,7 @@ def pool(request):
     arena = PoolMemory(shared=request.param)
     made = SlotPool(_layout((np.zeros((5, 3), np.float32), 1)), arena, max_memory=1 << 20, in_flight=4)
     yield made
-    made.free(flying=False)
+    made.free(may_deliver=False)
     arena.close()
 
 
@@ -51,7 +51,7 @@ def test_a_field_of_large_rows_starts_on_a_page():
         assert slot.view.fields[1].ctypes.data % mmap.PAGESIZE == 0
         for field in slot.view.fields:
             field[:] = 1
-    pool.free(flying=False)
+    pool.free(may_deliver=False)
     arena.close()
 
 

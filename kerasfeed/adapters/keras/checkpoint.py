@@ -16,10 +16,10 @@ from kerasfeed.adapters.keras.trained_model import begin_with, iterations_of, op
 from kerasfeed.adapters.keras.trainer import (
     TrainerPosition,
     adapter_of,
-    asked_steps,
     batches_of,
     execution_of,
     restored_epoch,
+    steps_per_epoch_of,
     trainer_position,
 )
 from kerasfeed.errors import FeedWarning
@@ -203,7 +203,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         feed, iterator, run = self.feed, position.iterator, self.feed.fit_run
         self._follows = None if run is not None and run.serves(iterator) else self._adopt(position)
         self._execution, self._unsaved = execution_of(iterator), 0
-        steps = asked_steps(iterator) or (None if self._is_stream else int(batches_of(iterator) or 0))
+        steps = steps_per_epoch_of(iterator) or (None if self._is_stream else int(batches_of(iterator) or 0))
         self._epoch, self._done = restored_epoch(self.model) or position.initial_epoch, 0
         progress = Progress.read(self.path)
         if progress is not None:
@@ -236,7 +236,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         clock, iterator = self.feed.clock, position.iterator
         if isinstance(adapter_of(iterator), KerasAdapter):
             raise ValueError(f"fit was given another feed than {type(self).__name__}: pass the same feed to both")
-        batches, steps = batches_of(iterator), asked_steps(iterator)
+        batches, steps = batches_of(iterator), steps_per_epoch_of(iterator)
         if not (steps or batches):
             raise ValueError(
                 "the number of batches in an epoch of this dataset is unknown: pass the feed itself to fit, or "

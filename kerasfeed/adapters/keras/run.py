@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from kerasfeed.adapters.keras.trainer import TrainerRequest, asked_by_the_loop, asked_steps, execution_of
+from kerasfeed.adapters.keras.trainer import TrainerRequest, execution_of, is_called_by_loop, steps_per_epoch_of
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import Cursor, EndOfData
 from kerasfeed.util.error_text import drop_frame, note_causes
@@ -137,7 +137,7 @@ class EpochSteps(int):
         return number
 
     def __le__(self, seen: int) -> bool:
-        if asked_by_the_loop():  # seen >= self
+        if is_called_by_loop():  # seen >= self
             return self._run.is_over(seen)
         return int(self) <= seen
 
@@ -167,19 +167,19 @@ class UnknownSteps(list):  # type: ignore[type-arg]
         self[:] = [batches]
 
     def __bool__(self) -> bool:
-        return asked_by_the_loop() or self.known > 0
+        return is_called_by_loop() or self.known > 0
 
     def __index__(self) -> int:
-        return sys.maxsize if asked_by_the_loop() else self.known
+        return sys.maxsize if is_called_by_loop() else self.known
 
     def __float__(self) -> float:
         return float(self.known)
 
     def __gt__(self, other: float) -> bool:  # type: ignore[override]
-        return asked_by_the_loop() or self.known > other
+        return is_called_by_loop() or self.known > other
 
     def __le__(self, seen: int) -> bool:  # type: ignore[override]
-        if asked_by_the_loop():  # seen >= self
+        if is_called_by_loop():  # seen >= self
             return self._run.is_over(seen)
         return self.known <= seen
 
@@ -240,7 +240,7 @@ class KerasRun(ABC):
         self.request = request
         self._iterator = weakref.ref(iterator)
         self.steps = UnknownSteps(self) if most is None else EpochSteps(most, self)
-        self.steps_per_epoch: int | None = asked_steps(iterator)
+        self.steps_per_epoch: int | None = steps_per_epoch_of(iterator)
         if self.steps_per_epoch:  # for Keras, 0 means all
             others = "validation_steps" if request.method == "fit" else "steps"
             check_integer("steps_per_epoch" if request.trains else others, self.steps_per_epoch, 1)

@@ -144,7 +144,7 @@ def set_arrays(model: Any, file: ArrayFile, spec: Any) -> None:
     saved = {name for name in file.names if not name.startswith((_LAYERS, _GENERATORS, "callbacks/"))}
     differ = sorted(known.keys() ^ saved)
     groups = {_group_of(name) for name in differ}
-    for group in sorted(groups.difference(_COUNTED)):
+    for group in sorted(groups.difference(_MEASURING_GROUPS)):
         here, there = (sum(_group_of(each) == group for each in names) for names in (known, saved))
         raise ValueError(f"its {group} has {pluralize(here, 'variable')}, but had {there:,}")
     if differ:
@@ -206,7 +206,7 @@ def as_array(value: Any) -> np.ndarray:
 
 _LAYERS, _GENERATORS = "layers/", "generators/"
 # Groups of variables that measure training, and that only its first step may create.
-_COUNTED = ("metrics", "others")
+_MEASURING_GROUPS = ("metrics", "others")
 
 
 def _group_of(name: str) -> str:

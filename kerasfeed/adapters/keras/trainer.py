@@ -248,7 +248,7 @@ def _request(frame: FrameType) -> TrainerRequest:
     )  # fmt: skip
 
 
-def asked_by_the_loop() -> bool:
+def is_called_by_loop() -> bool:
     """Whether Keras's loop over an epoch called the calling method."""
     caller = inspect.currentframe()
     for _ in range(2):  # reuse one variable: a frame that held itself would keep the feed alive
@@ -267,7 +267,7 @@ def adapter_of(iterator: Any) -> Any:
     return getattr(iterator, "data_adapter", None)
 
 
-def asked_steps(iterator: Any) -> int | None:
+def steps_per_epoch_of(iterator: Any) -> int | None:
     """Return the batches per epoch set by the user or Keras."""
     return iterator.steps_per_epoch  # type: ignore[no-any-return]
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout, aligned_copy, aligned_empty, field_array
 from kerasfeed.loaders.batches.masking import fill_empty_rows, with_weights
-from kerasfeed.loaders.batches.row_loader import MANY
+from kerasfeed.loaders.batches.row_loader import ALL_AT_ONCE
 from kerasfeed.loaders.batches.scene_writer import COMPLETE, Overflow, pad_into
 from kerasfeed.loaders.batches.slots import Slot, SlotFuture, SlotPool
 from kerasfeed.spec.field_forms import MASK, SPLITS, Form, Masked, Padded, RaggedArray, common_shape, nest, stack_text
@@ -185,7 +185,7 @@ class BatchInProgress:
         self.on_error = job.policy.on_error
         self.padding_rows = job.padding_rows(epoch, step)
         self.is_stuck = False  # whether a thread that hangs may still write to its slot
-        self.landed = False  # whether no worker can write to its slot any more, so that it can be delivered
+        self.is_complete = False  # whether no worker can write to its slot any more, so that it can be delivered
         self.empty_rows: set[int] = set()  # rows without a scene
         self.replaced: dict[int, tuple[int, int]] = {}  # row -> the scene that failed, number of stand-ins tried
         self.overflow: Overflow = {}
@@ -194,8 +194,8 @@ class BatchInProgress:
         self.future: Future[Any] = SlotFuture(slot, self.serial)
 
     def scene_text(self, row: int) -> str:
-        """The scene in a row, in words; for `MANY`, several scenes."""
-        scenes = "several scenes at once" if row == MANY else f"scene {self.slot.view.indices[row]}"
+        """The scene in a row, in words; for `ALL_AT_ONCE`, several scenes."""
+        scenes = "several scenes at once" if row == ALL_AT_ONCE else f"scene {self.slot.view.indices[row]}"
         return f"{scenes} (epoch {self.epoch}, step {self.step})"
 
     @property

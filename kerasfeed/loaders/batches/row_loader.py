@@ -50,7 +50,7 @@ def _short(array: NDArray[Any]) -> str:
     return text if array.size <= 6 else text.removesuffix("]") + ", ...]"
 
 
-MANY = -1  # the position in a task while all its scenes are loaded at once
+ALL_AT_ONCE = -1  # the position in a task while all its scenes are loaded at once
 
 
 def failed(scene: int | None, row: int | None, method: str = "get_batch") -> FailedTaskError:
@@ -102,7 +102,7 @@ class RowLoader:
             stop: Last row, exclusive.
             serial: Number of the batch; `view.control[0]` holds it once the batch is given up.
             context: The thread's context; its seed and epoch are set.
-            progress: Item 1 is set to each row before its scene is read; `MANY` if they are read at once.
+            progress: Item 1 is set to each row before its scene is read; `ALL_AT_ONCE` if they are read at once.
 
         Raises:
             FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.
@@ -118,7 +118,7 @@ class RowLoader:
                     if self._copy_kept(view.indices[start:stop], self._structure, out):
                         return overflow
                 if self._get_batch is not None and view.control[0] != serial:
-                    progress[1] = MANY
+                    progress[1] = ALL_AT_ONCE
                     self._load_batch(view, start, stop, context, overflow)
                     return overflow
                 control, move_to, sequence, read_into = view.control, context.move_to, self._sequence, self._read_into
@@ -245,7 +245,7 @@ class RowLoader:
         overflow: Overflow,
     ) -> None:
         context.begin_collate(view.control[2])
-        progress[1] = MANY
+        progress[1] = ALL_AT_ONCE
         try:
             batch = collate.function(scenes.copy())  # the function may change the list
             self._writer.write(view, 0, batch, self._writer.destinations(view), overflow)

@@ -239,14 +239,14 @@ class SlotPool:
         self._cold.clear()
         self._wake()
 
-    def free(self, *, flying: bool) -> None:
+    def free(self, *, may_deliver: bool) -> None:
         """Close, and free the memory. Leases stay valid until they end.
 
         Args:
-            flying: Whether a batch in flight may still be delivered. If not, its memory is freed too.
+            may_deliver: Whether a batch in flight may still be delivered. If not, its memory is freed too.
         """
         self.close()
         slots, self._slots = self._slots, []
         for slot in slots:
-            if not flying and slot not in self._leased:
+            if not may_deliver and slot not in self._leased:
                 self._arena.discard(slot.memory, slot.offset, self.layout.nbytes)

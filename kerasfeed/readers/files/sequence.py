@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from kerasfeed.readers import read_cost
 from kerasfeed.readers.files.contents import Contents, contents_of
 from kerasfeed.readers.files.counts import check_count, count_files, file_of, given_counts
-from kerasfeed.readers.opened_files import Identity, identity_of
+from kerasfeed.readers.opened_files import Identity, file_identity
 from kerasfeed.readers.tfrecord.names import digest_of_names, expand
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import in_worker_process
@@ -73,12 +73,12 @@ class _FileCache(Lru[int, Contents]):
         self._most_bytes = most_bytes
 
     def _keep(self, key: int, value: Contents) -> list[Contents]:
-        leaving = super()._keep(key, value)
+        evicted = super()._keep(key, value)
         nbytes = sum(contents.nbytes for contents in self._kept.values())
         while nbytes > self._most_bytes and len(self) > 1:
-            leaving.append(self._pop())
-            nbytes -= leaving[-1].nbytes
-        return leaving
+            evicted.append(self._pop())
+            nbytes -= evicted[-1].nbytes
+        return evicted
 
 
 class _FilesRead:
@@ -313,7 +313,7 @@ class FileSequence(Refreshable, SceneSequence):
             return
         if not path.is_file():  # a folder changes with its files, and read_file reports a missing file
             return
-        identity = identity_of(path)
+        identity = file_identity(path)
         files_read.first.setdefault(file, identity).refuse(identity, str(path.absolute()))
 
     def refresh(self, paths: Iterable[Any] | None = None, count: Any = None) -> int:

@@ -18,7 +18,7 @@ import h5py
 from kerasfeed.readers.hdf5 import describe
 from kerasfeed.readers.hdf5.dataset import HDF5Dataset
 from kerasfeed.readers.hdf5.error_messages import cause, listing, missing, named, note_source, shown_name, stored_name
-from kerasfeed.readers.hdf5.open_files import How, OpenDataset, SharedFile, registry
+from kerasfeed.readers.hdf5.open_files import OpenDataset, OpenOptions, SharedFile, registry
 from kerasfeed.readers.opened_files import Identity
 from kerasfeed.readers.remote import identity_at, is_url
 from kerasfeed.util.error_text import message_of
@@ -253,7 +253,7 @@ class HDF5File(Members):
             _refuse_unknown(driver_options)
         limit = cache_bytes("chunk_cache", chunk_cache)
         self._cache_limit = None if isinstance(chunk_cache, str) else limit
-        self._how = How(swmr, driver, tuple(sorted(driver_options.items())))
+        self._how = OpenOptions(swmr, driver, tuple(sorted(driver_options.items())))
         self._identity: Identity | None = None
         self._opened: SharedFile | None = None
         self._check_there()

@@ -38,7 +38,7 @@ _DIRECT = ReaderChoice("direct")
 _URL_BLOCKS = 1 << 20, 8  # bytes per block, and number of blocks kept, for HDF5's own reads of a URL
 
 
-class How(NamedTuple):
+class OpenOptions(NamedTuple):
     """The way to open a file.
 
     Attributes:
@@ -94,7 +94,7 @@ class OpenDataset:
 class SharedFile:
     """One open file. All methods may be called from any thread."""
 
-    def __init__(self, path: str, how: How, identity: Identity | None) -> None:
+    def __init__(self, path: str, how: OpenOptions, identity: Identity | None) -> None:
         """Open the file.
 
         Args:
@@ -219,7 +219,7 @@ def _link_access() -> Any:
     return links
 
 
-def _opened(path: str, how: How) -> h5py.File:
+def _opened(path: str, how: OpenOptions) -> h5py.File:
     options = dict(how.options)
     if how.driver is not None:
         options["driver"] = how.driver
@@ -259,7 +259,7 @@ class Registry:
         self._files: weakref.WeakValueDictionary[tuple[Any, ...], SharedFile] = weakref.WeakValueDictionary()
         self._holders: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def open(self, holder: Any, path: str, how: How, identity: Identity | None) -> SharedFile:
+    def open(self, holder: Any, path: str, how: OpenOptions, identity: Identity | None) -> SharedFile:
         """Return the open file at `path`; open it if necessary.
 
         Args:

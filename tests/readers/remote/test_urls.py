@@ -18,7 +18,7 @@ from waits import PROGRAM_SECONDS, SECONDS
 import kerasfeed as kf
 from kerasfeed.readers import remote
 from kerasfeed.readers.file_bytes import ByteSource
-from kerasfeed.readers.opened_files import identity_of
+from kerasfeed.readers.opened_files import file_identity
 from kerasfeed.readers.remote import FileObject
 
 pytestmark = pytest.mark.timeout(120)
@@ -208,7 +208,7 @@ class ByOthers(ByteSource):
     """A file that another thread reads; the read makes enough objects for a garbage collection."""
 
     def __init__(self, path):
-        self.path, self.identity = str(path), identity_of(path)
+        self.path, self.identity = str(path), file_identity(path)
 
     def check(self, *, now=False):
         """Nothing."""
