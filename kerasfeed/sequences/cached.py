@@ -10,7 +10,7 @@ import re
 import threading
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,7 +22,7 @@ from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.cache_store import SceneFiles, SceneMemory, encoded, frozen_leaves
 from kerasfeed.sequences.context import UnrandomContext
 from kerasfeed.sequences.indexing import position_in
-from kerasfeed.sequences.view_base import SceneByScene, View, identity_of
+from kerasfeed.sequences.view_base import SceneByScene, View, identity_of, source_paths
 from kerasfeed.spec.nesting import structure_text
 from kerasfeed.util.error_text import class_name, message_of, pluralize
 from kerasfeed.util.fingerprint import digest
@@ -31,7 +31,6 @@ from kerasfeed.util.resources import memory
 from kerasfeed.util.validate import check_integer, local_path
 
 _PROBED = 3  # scenes that each process reads twice
-_DEPTH, _MOST_ITEMS = 4, 1000  # limits of the search for readers in attributes
 
 
 class Cached(SceneByScene, SceneSequence):
@@ -46,8 +45,8 @@ class Cached(SceneByScene, SceneSequence):
     another key whenever the scenes change: after you change the code of the class, the code of a function that it
     calls, its arguments or the data that it reads by itself, or install other versions of packages. The cache itself
     detects a change of the number of scenes, and of the scenes that a view selects, such as a `Subset`: the parts of a
-    `kerasfeed.split` may have one key. It also detects a change of the size or modification time of a file, if a reader
-    of kerasfeed in the sequence opens the file (`HDF5File`, `FileSequence`, `TFRecordSequence`).
+    `kerasfeed.split` may have one key. It also detects another file, and a change of the size or modification time of a
+    local file, if a reader of kerasfeed in the sequence opens it (`HDF5File`, `FileSequence`, `TFRecordSequence`).
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
@@ -253,26 +252,12 @@ def _check_key(key: Any, *, is_on_disk: bool) -> None:
 
 
 def _source_files(sequence: Any) -> list[tuple[str, int, int]]:
-    """Return path, size and modification time (ns) of the readers' files, in the readers' order."""
+    """Return path or URL of the readers' files, in their order, with size and modification time (ns) of local ones."""
     files = []
-    for path in dict.fromkeys(_paths_in(sequence, _DEPTH)):
-        with suppress(OSError):
+    for path in dict.fromkeys(source_paths(sequence)):
+        size = modified = -1
+        with suppress(OSError, ValueError):
             status = os.stat(path)  # noqa: PTH116 - ten times as fast, and there may be many
-            files.append((path, status.st_size, status.st_mtime_ns))
+            size, modified = status.st_size, status.st_mtime_ns
+        files.append((path, size, modified))
     return files
-
-
-def _paths_in(value: Any, depth: int) -> Iterator[str]:
-    if hasattr(type(value), "source_files"):
-        yield from value.source_files()
-        return
-    if isinstance(value, View):
-        inside: Iterable[Any] = value._parts
-    elif isinstance(value, list | tuple):
-        inside = value[:_MOST_ITEMS]
-    elif isinstance(value, dict):
-        inside = list(value.values())[:_MOST_ITEMS]
-    else:
-        inside = list(getattr(value, "__dict__", {}).values())
-    for each in inside if depth else ():
-        yield from _paths_in(each, depth - 1)

@@ -6,7 +6,7 @@ Invariant: making a view fixes its length and its optional methods. These return
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -27,9 +27,10 @@ from kerasfeed.sequences.optional_methods import (
     takes_out,
 )
 from kerasfeed.util.error_text import class_name, pluralize
-from kerasfeed.util.fingerprint import digest
+from kerasfeed.util.fingerprint import digest, digest_of_names
 
 _NAMED = 4  # number of parts that the identity of a view describes
+_DEPTH, _MOST_ITEMS = 4, 1000  # limits of the search for readers in attributes
 
 
 def part_reader(part: Any) -> Callable[..., Any] | None:
@@ -128,6 +129,27 @@ def parts_of(sequence: Any) -> list[Any]:
     return [each for part in sequence._parts for each in parts_of(part)]
 
 
+def source_paths(sequence: Any) -> list[str]:
+    """Return paths and URLs of the files of the readers in a sequence, in the order of its parts."""
+    return [path for part in parts_of(sequence) for path in _paths_in(part, _DEPTH)]
+
+
+def _paths_in(value: Any, depth: int) -> Iterator[str]:
+    if hasattr(type(value), "source_files"):
+        yield from value.source_files()
+        return
+    if isinstance(value, View):
+        inside: Iterable[Any] = value._parts
+    elif isinstance(value, list | tuple):
+        inside = value[:_MOST_ITEMS]
+    elif isinstance(value, dict):
+        inside = list(value.values())[:_MOST_ITEMS]
+    else:
+        inside = list(getattr(value, "__dict__", {}).values())
+    for each in inside if depth else ():
+        yield from _paths_in(each, depth - 1)
+
+
 class View(ABC):
     """A sequence made of other sequences, its parts; mixed into a `SceneSequence`.
 
@@ -202,7 +224,9 @@ class View(ABC):
         ]
         if len(sized) > _NAMED:
             sized = [*sized[: _NAMED - 1], f"{len(sized) - _NAMED + 1:,} more ({digest(sized)})"]
-        return f"{own} of {', '.join(sized[:-1])} and {sized[-1]}"
+        readers = [part for part in parts_of(self) if is_ours(type(part))]  # the user's may open files at any time
+        files = [path for part in readers for path in source_paths(part)]
+        return f"{own} of {', '.join(sized[:-1])} and {sized[-1]}" + (f" ({digest_of_names(files)})" if files else "")
 
     def _choice(self) -> str:
         """Return a short string that differs for different views of one sequence."""

@@ -9,8 +9,9 @@ or on the order of sets. Two functions are equal if their code, defaults and enc
 import copyreg
 import functools
 import hashlib
+import os
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,13 @@ def digest(*values: Any) -> str:
     """
     known: dict[int, tuple[Any, bytes]] = {}
     return joined("several", *(_of(value, (), known) for value in values)).hex()
+
+
+def digest_of_names(paths: Iterable[Any]) -> str:
+    """Digest of the names of files, in this order, without the folder that all are in."""
+    names = list(map(str, paths))
+    common = len(os.path.commonprefix(names))  # noqa: RUF071 - works for URLs, too
+    return digest([name[common:] for name in names])
 
 
 def joined(label: str, *parts: bytes) -> bytes:

@@ -7,6 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import scenes
@@ -449,3 +450,23 @@ def test_get_state_raises_in_a_loop_over_a_numbered_epoch():
                 feed.get_state()
         batches.close()
         assert feed.get_state()["epoch"] == 1
+
+
+@pytest.mark.parametrize("view", [kf.Concat, kf.Zip, lambda *parts: kf.Mixture(parts, [1, 1])])
+@pytest.mark.parametrize(
+    "make", [lambda data: data, lambda data: kf.Patches(data, (1,)), lambda data: kf.Subset(data, [1, 2])]
+)
+def test_a_state_refuses_a_view_of_the_same_files_in_another_order(tmp_path, view, make):
+    for name in ("old/a.h5", "old/b.h5", "moved/a.h5", "moved/b.h5"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        with h5py.File(tmp_path / name, "w") as file:
+            file["x"] = np.arange(4.0)
+
+    def feed(folder, names):
+        parts = [make(kf.HDF5File(tmp_path / folder / f"{name}.h5")["x"]) for name in names]
+        return kf.Feed(view(*parts), 2, shuffle=True, seed=0, workers=0)
+
+    state = feed("old", "ab").get_state()
+    feed("moved", "ab").set_state(state)
+    with pytest.raises(ValueError, match="the state belongs to a feed with other batches: class was"):
+        feed("old", "ba").set_state(state)

@@ -107,6 +107,11 @@ def test_datasets_of_one_file_share_no_scenes_under_one_key(tmp_path):
     file.close()
 
 
+def _nested(path):
+    data = kf.HDF5File(path)["x"]
+    return kf.Map(kf.Concat(kf.Zip(kf.Zip(kf.Subset(data, [0, 1, 2])))), lambda scene: scene[0][0])
+
+
 def _npy(path):
     return kf.FileSequence([path], np.load)[:]
 
@@ -116,7 +121,7 @@ def _write_h5(path, values):
         file["x"] = values
 
 
-@pytest.mark.parametrize(("make", "write"), [(_rows, _write_h5), (_npy, np.save)])
+@pytest.mark.parametrize(("make", "write"), [(_rows, _write_h5), (_nested, _write_h5), (_npy, np.save)])
 def test_a_changed_file_of_a_reader_is_read_again_under_the_same_key(tmp_path, make, write):
     path = tmp_path / "data.npy"
     for value in (3.0, 5.0, 3.0):

@@ -21,12 +21,13 @@ from kerasfeed.readers import read_cost
 from kerasfeed.readers.files.contents import Contents, contents_of
 from kerasfeed.readers.files.counts import check_count, count_files, file_of, given_counts
 from kerasfeed.readers.opened_files import Identity, file_identity
-from kerasfeed.readers.tfrecord.names import digest_of_names, expand
+from kerasfeed.readers.tfrecord.names import expand
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import in_worker_process
 from kerasfeed.sequences.view_base import Refreshable, is_safe_function
 from kerasfeed.util import resources
 from kerasfeed.util.error_text import add_note, message_of, pluralize, reworded
+from kerasfeed.util.fingerprint import digest_of_names
 from kerasfeed.util.lru import Lru, PerProcess
 from kerasfeed.util.validate import check_integer
 
@@ -214,13 +215,13 @@ class FileSequence(Refreshable, SceneSequence):
         return self._contents(path).count
 
     def source_files(self) -> list[str]:
-        """Paths of the local files; see `kerasfeed.Cached`."""
-        return [str(path.absolute()) for path in map(file_of, self.paths) if isinstance(path, Path)]
+        """Paths or URLs of the files; see `kerasfeed.Cached`."""
+        files = (file_of(path) for path in self.paths)
+        return [str(file.absolute()) if isinstance(file, Path) else file for file in files if file is not None]
 
     def _identity(self) -> str:
         """See `kerasfeed.sequences.view_base.identity_of`."""
-        names = digest_of_names(file for path in self.paths if (file := file_of(path)) is not None)
-        return f"{type(self).__qualname__} of {len(self.paths)} files ({names})"
+        return f"{type(self).__qualname__} of {len(self.paths)} files ({digest_of_names(self.source_files())})"
 
     # ---- scenes
 

@@ -334,6 +334,11 @@ class HDF5Dataset:
             raise ValueError(f"{self!r} must be read to become an array, so copy=False is impossible: leave copy out")
         return np.asarray(self[...], dtype=dtype)
 
+    def source_files(self) -> list[str]:
+        """Path or URL of the file; see `kerasfeed.Cached`."""
+        files: list[str] = self.file.source_files()
+        return files
+
     def _identity(self) -> str:
         """See `kerasfeed.sequences.view_base.identity_of`."""
         return f"{type(self).__qualname__} {self.name!r}"

@@ -13,19 +13,11 @@ from typing import Any
 
 from kerasfeed.errors import RecordError
 from kerasfeed.readers.remote import find, is_url, last_part
-from kerasfeed.util.fingerprint import digest
 
 FileLocation = Path | str  # a file: an absolute path, or a URL
 SIDECAR_SUFFIX = ".spec.json"
 _SHARD_PART = re.compile(r"[-_.]?\{shard[^{}]*\}(?:[-_.]?(?:of[-_.]?)?\{count[^{}]*\})?")
 _SHOWN = 5
-
-
-def digest_of_names(paths: Iterable[Any]) -> str:
-    """Digest of the names of files, in this order, without the folder that all are in."""
-    names = list(map(str, paths))
-    common = len(os.path.commonprefix(names))  # noqa: RUF071 - works for URLs, too
-    return digest([name[common:] for name in names])
 
 
 def shard_paths(pattern: str, count: int) -> list[Path]:

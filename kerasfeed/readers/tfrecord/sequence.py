@@ -15,7 +15,7 @@ import numpy as np
 from kerasfeed.errors import FeedWarning, RecordError, SpecError
 from kerasfeed.readers.tfrecord.example import Example
 from kerasfeed.readers.tfrecord.fields import SceneCodec, infer_spec
-from kerasfeed.readers.tfrecord.names import FileLocation, digest_of_names, expand
+from kerasfeed.readers.tfrecord.names import FileLocation, expand
 from kerasfeed.readers.tfrecord.record_file import (
     FRAME_BYTES,
     HEADER_BYTES,
@@ -37,6 +37,7 @@ from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import message_of, pluralize
+from kerasfeed.util.fingerprint import digest_of_names
 from kerasfeed.util.lru import Lru, PerProcess
 from kerasfeed.util.resources import cores
 
@@ -157,8 +158,8 @@ class TFRecordSequence(Refreshable, SceneSequence):
         return max(1, min(len(self), round(_RUN_BYTES * len(self) / max(1, nbytes))))
 
     def source_files(self) -> list[str]:
-        """Paths of the local files; see `kerasfeed.Cached`."""
-        return [str(file.path) for file in self._files if not isinstance(file.path, str)]
+        """Paths or URLs of the files; see `kerasfeed.Cached`."""
+        return [str(file.path) for file in self._files]
 
     def _identity(self) -> str:
         """See `kerasfeed.sequences.view_base.identity_of`."""

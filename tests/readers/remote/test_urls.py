@@ -348,3 +348,14 @@ def test_the_import_error_without_fsspec_names_package_and_extra():
     )
     expected = 'needs the package fsspec: pip install fsspec, or pip install "kerasfeed[remote]"'
     assert [line.split("' ", 1)[1] for line in done.stdout.splitlines()] == [expected] * 3
+
+
+def test_files_at_urls_share_no_cached_scenes_under_one_key(tmp_path, folder):
+    files = fsspec.filesystem("memory")
+    for name, first in (("a", 0), ("b", 10)):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["x"] = np.arange(first, first + 3)
+        files.pipe_file(f"/cached/{name}/x.h5", (tmp_path / name).read_bytes())
+    for name, values in (("a", [0, 1, 2]), ("b", [10, 11, 12]), ("a", [0, 1, 2])):
+        with kf.HDF5File(f"memory://cached/{name}/x.h5") as file:
+            assert list(kf.Cached(file["x"], tmp_path / "kept", key="v1")) == values
