@@ -278,6 +278,9 @@ class SceneMemory:
         path = f"/proc/{os.getpid()}/fd/{self._fd}"
         return _attached, (path, self._token, self._length, self._limit)
 
+    def __deepcopy__(self, _: Any) -> None:
+        """A deep copy of a `Cached` begins empty, because its sequence may be changed."""
+
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with self._threads.here():

@@ -143,6 +143,8 @@ def test_weighted_sums_over_all_shards_equal_those_of_the_sequence(length, batch
             [(1, 2, "three")] * 5,
             r"pad_remainder=True needs a numeric sample_weight, .* field '2', str\[\]",
         ),
+        ("raise", [(1, 2, None)] * 5, r"the structure \(\*, \*, None\)"),
+        ("raise", [(1, {"a": 1, "b": 2}, {"a": 1, "b": None})] * 5, r"the structure .*'b': None"),
         ("raise", [(1, 2, {"a": 1, "b": 2j})] * 5, r"numeric sample_weight, received field '2.b', complex128\[\]"),
     ],
 )

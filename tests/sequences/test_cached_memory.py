@@ -1,5 +1,6 @@
 """Cached in memory: one cache for all processes of a machine, even if they change it, die or start late."""
 
+import copy
 import enum
 import os
 import pickle
@@ -243,6 +244,17 @@ def test_a_pickle_shares_the_memory_only_while_the_cache_exists():
     del cached
     late = pickle.loads(pickled)
     assert (late.nbytes, late[1].tolist(), late.nbytes) == (0, [3, 4, 5], 24)
+
+
+def test_a_deep_copy_reads_its_own_sequence():
+    cached = kf.Cached(kf.Map([0, 1, 2], np.float32))
+    assert list(cached) == [0, 1, 2]
+    copied = copy.deepcopy(cached)
+    copied.sequence.sequence[:] = [5, 6, 7]
+    assert list(copied) == [5, 6, 7]
+    copied.clear()
+    assert cached.nbytes == 12
+    assert list(cached) == [0, 1, 2]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks of a process with threads

@@ -34,7 +34,8 @@ def check_maskable(spec: SceneSpec, *, padded: bool) -> None:
     """
     argument, gives, remedy = _FILLER if padded else _FAILED
     scene = spec.unflatten(spec.fields)
-    if type(scene) is not tuple or len(scene) not in (2, 3):
+    weights = optree.tree_leaves(scene[2], none_is_leaf=True) if type(scene) is tuple and len(scene) == 3 else [1]
+    if type(scene) is not tuple or len(scene) not in (2, 3) or not weights or None in weights:
         raise SpecError(
             f"{argument} gives {gives} sample_weight 0, so a scene must be (x, y) or (x, y, sample_weight); received "
             f"the structure {structure_text(spec.treespec)}. Return such a tuple, or use {remedy}"
