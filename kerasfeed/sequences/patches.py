@@ -25,6 +25,7 @@ from kerasfeed.sequences.optional_methods import is_ours
 from kerasfeed.sequences.view_base import identity_of, is_number_array, is_plain_number, is_thread_safe, parts_of
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.util.error_text import class_name
+from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.known_words import with_known_words
 from kerasfeed.util.validate import check_integer
 
@@ -102,6 +103,7 @@ class _Boxes(SceneSequence):
     """
 
     _offset = 0  # rows from the start of a window to its target
+    _fills: list[Any] | None = None  # value beyond the end of the array for each field; None without
 
     def __init__(
         self, axes: tuple[_Axis, ...], fields: list[Any], shapes: list[tuple[int, ...]], treespec: optree.PyTreeSpec
@@ -124,6 +126,7 @@ class _Boxes(SceneSequence):
             for axis in self._axes
         ]
         target = f", target {self._offset}" if self._offset else ""
+        target += f", fill {digest(self._fills)}" if self._fills else ""
         datasets = [f" of {identity_of(field)}" for field in self._fields if is_ours(type(field))]  # of HDF5 files
         return f"{type(self).__qualname__} {' x '.join(axes)}{target}{''.join(datasets)}"
 

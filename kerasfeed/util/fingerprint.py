@@ -12,6 +12,7 @@ import hashlib
 import os
 import types
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from kerasfeed.util.array_bits import comparable, exact_text, is_masked_array
 
 _BYTES = 12  # 96 bits: two of a million values collide with a probability of 1e-17
 _ATOMS = (bool, int, float, complex, str, bytes, type(None))
+_PACKAGES = frozenset({"pandas", "polars", "torch", "jaxlib", "tensorflow"})  # of arrays and tables in memory
 _DEPTH = 16  # of nesting; a value below it is represented by its class
 
 
@@ -91,12 +93,23 @@ def _of_parts(value: Any, each: Callable[[Any], bytes], depth: int) -> bytes:
         return joined("method", each(value.__self__), each(value.__func__))
     if isinstance(value, functools.partial):
         return joined("partial", each(value.func), each(value.args), each(value.keywords))
-    attributes = getattr(value, "__dict__", {}) if depth < _DEPTH and kind is not types.ModuleType else {}
+    if _is_foreign_array(value):
+        content = None
+        with suppress(Exception):  # a tensor of a graph or of another device
+            content = np.asarray(value)
+        return joined(f"array {kind.__qualname__}", each(content), each(list(getattr(value, "columns", ()))))
+    is_whole = depth < _DEPTH and kind is not types.ModuleType
+    attributes = getattr(value, "__dict__", {}) if is_whole else {}
     if "__wrapped__" in attributes:  # functools.lru_cache and the like
         return each(attributes["__wrapped__"])
     name = getattr(value, "__qualname__", getattr(value, "__name__", ""))  # functions in C, and modules
-    state = [dict(attributes)] if hasattr(value, "__dict__") or depth >= _DEPTH else _pickled_parts(value)
+    state = [dict(attributes)] if attributes or not is_whole else _pickled_parts(value)
     return joined(f"object {kind.__module__}.{kind.__qualname__} {name}", *map(each, state))
+
+
+def _is_foreign_array(value: Any) -> bool:
+    kind = type(value)
+    return kind.__module__.partition(".")[0] in _PACKAGES and hasattr(kind, "__array__")
 
 
 def _pickled_parts(value: Any) -> list[Any]:

@@ -236,7 +236,7 @@ VIEWS = {
     "border": (
         kf.Patches(np.zeros(114), (7,), stride=3, border="pad"),
         kf.Patches(np.zeros(114), (7,), stride=3, border="shift"),
-        "class was Patches 7 every 3 to 108 of 114, is Patches 7 every 3 to 107 of 114",
+        r"class was Patches 7 every 3 to 108 of 114, fill \w+, is Patches 7 every 3 to 107 of 114",
     ),
     "sampling": (
         kf.Concat([kf.Windows(np.zeros(39), 3)]),
@@ -470,3 +470,13 @@ def test_a_state_refuses_a_view_of_the_same_files_in_another_order(tmp_path, vie
     feed("moved", "ab").set_state(state)
     with pytest.raises(ValueError, match="the state belongs to a feed with other batches: class was"):
         feed("old", "ba").set_state(state)
+
+
+def test_a_state_refuses_patches_with_another_fill():
+    def feed(fill):
+        return kf.Feed(kf.Patches(np.arange(5.0), (2,), border="pad", fill=fill), 2, shuffle=True, seed=0, workers=0)
+
+    state = feed(0).get_state()
+    feed(0).set_state(state)
+    with pytest.raises(ValueError, match=r"class was Patches .*, fill "):
+        feed(-1).set_state(state)

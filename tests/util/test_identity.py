@@ -30,6 +30,14 @@ class Caller:
         return {"some", "words", "in", "a", "set"}, self.step
 
 
+class Text(str):
+    """Text with room for attributes."""
+
+
+class Deque(deque):
+    """A C object with room for attributes."""
+
+
 PROGRAM = """
 import test_identity as t
 print(t.digest({t.Caller(1), t.Caller(2), t.Caller(3)}))
@@ -53,6 +61,7 @@ def test_values_that_differ_have_digests_that_differ():
         None, 0, False, 0.0, "0", b"0", [0], (0, 0), {0: 0}, {0}, np.zeros(1), np.zeros(1, np.int8), np.zeros((1, 1)),
         np.array(["0"], object), np.float32(0), Caller(1), Caller(2), Caller(1).method, Caller(2).method, Caller, len,
         lambda: 0, lambda: 1, lambda x=0: 0, functools.partial(max, 1), functools.partial(max, 2), np,
+        Text("0"), Text("1"), Deque([0]), Deque([1]),
     ]  # fmt: skip
     assert len({digest(value) for value in values}) == len(values)
     assert [digest(value) for value in values] == [digest(value) for value in values]
@@ -121,3 +130,17 @@ def test_name_of_returns_the_name_of_a_callable_or_of_its_class():
     assert name_of(len) == "len"
     assert name_of(Caller(1)) == "Caller"
     assert name_of(functools.partial(len)) == "len"
+
+
+def test_tables_and_tensors_in_memory_differ_by_their_values():
+    pandas, torch = pytest.importorskip("pandas"), pytest.importorskip("torch")
+
+    def digests(first):
+        table = pandas.DataFrame({"a": [first, 2]})
+        tensor = torch.tensor([first, 2.0])
+        values = table, table.rename(columns={"a": "b"}), table["a"], tensor, lambda: (table, tensor)
+        return [digest(value) for value in values]
+
+    assert digests(1) == digests(1)
+    assert len({*digests(1), *digests(3)}) == 10
+    assert digest(torch.ones(2, requires_grad=True)) == digest(torch.ones(2, requires_grad=True))
