@@ -224,8 +224,9 @@ class View(ABC):
         ]
         if len(sized) > _NAMED:
             sized = [*sized[: _NAMED - 1], f"{len(sized) - _NAMED + 1:,} more ({digest(sized)})"]
-        readers = [part for part in parts_of(self) if is_ours(type(part))]  # the user's may open files at any time
-        files = [path for part in readers for path in source_paths(part)]
+        # Each reader describes its own files. The user's classes may open files at any time.
+        readers = {id(part): part for part in parts_of(self) if is_ours(type(part))}
+        files = [path for part in readers.values() for path in source_paths(part)] if len(readers) > 1 else []
         return f"{own} of {', '.join(sized[:-1])} and {sized[-1]}" + (f" ({digest_of_names(files)})" if files else "")
 
     def _choice(self) -> str:

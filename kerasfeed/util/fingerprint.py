@@ -38,7 +38,7 @@ def digest_of_names(paths: Iterable[Any]) -> str:
     """Digest of the names of files, in this order, without the folder that all are in."""
     names = list(map(str, paths))
     common = len(os.path.commonprefix(names))  # noqa: RUF071 - works for URLs, too
-    return digest([name[common:] for name in names])
+    return digest("\0".join(name[common:] for name in names))  # a list of a million names would take seconds
 
 
 def joined(label: str, *parts: bytes) -> bytes:

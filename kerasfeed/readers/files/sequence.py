@@ -221,7 +221,9 @@ class FileSequence(Refreshable, SceneSequence):
 
     def _identity(self) -> str:
         """See `kerasfeed.sequences.view_base.identity_of`."""
-        return f"{type(self).__qualname__} of {len(self.paths)} files ({digest_of_names(self.source_files())})"
+        files = (path if type(path) is str else file_of(path) for path in self.paths)
+        names = digest_of_names(file for file in files if file is not None)
+        return f"{type(self).__qualname__} of {len(self.paths)} files ({names})"
 
     # ---- scenes
 
