@@ -253,12 +253,17 @@ def _check_key(key: Any, *, is_on_disk: bool) -> None:
 
 
 def _source_files(sequence: Any) -> list[tuple[str, int, int]]:
-    """Return path, size and modification time (ns) of the readers' files, in the readers' order."""
+    """Return path, size and modification time (ns) of the readers' files, in the readers' order.
+
+    Size and time of a file that only has a URL, or that is missing, are 0.
+    """
     files = []
     for path in dict.fromkeys(_paths_in(sequence, _DEPTH)):
+        size = modified = 0
         with suppress(OSError):
             status = os.stat(path)  # noqa: PTH116 - ten times as fast, and there may be many
-            files.append((path, status.st_size, status.st_mtime_ns))
+            size, modified = status.st_size, status.st_mtime_ns
+        files.append((path, size, modified))
     return files
 
 

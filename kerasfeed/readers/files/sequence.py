@@ -214,8 +214,9 @@ class FileSequence(Refreshable, SceneSequence):
         return self._contents(path).count
 
     def source_files(self) -> list[str]:
-        """Paths of the local files; see `kerasfeed.Cached`."""
-        return [str(path.absolute()) for path in map(file_of, self.paths) if isinstance(path, Path)]
+        """Absolute paths and URLs of the files; see `kerasfeed.Cached`."""
+        files = map(file_of, self.paths)
+        return [str(file.absolute()) if isinstance(file, Path) else file for file in files if file is not None]
 
     def _identity(self) -> str:
         """See `kerasfeed.sequences.view_base.identity_of`."""

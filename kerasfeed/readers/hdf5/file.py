@@ -400,8 +400,8 @@ class HDF5File(Members):
         self._check_there()
 
     def source_files(self) -> list[str]:
-        """Path of the file, unless fsspec reads it; see `kerasfeed.Cached`."""
-        return [] if self._remote else [self.path]
+        """Path or URL of the file; see `kerasfeed.Cached`."""
+        return [self.path]
 
     def __repr__(self) -> str:
         return f"HDF5File({self.path!r})"

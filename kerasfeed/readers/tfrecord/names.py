@@ -24,8 +24,9 @@ _SHOWN = 5
 def digest_of_names(paths: Iterable[Any]) -> str:
     """Digest of the names of files, in this order, without the folder that all are in."""
     names = list(map(str, paths))
-    common = len(os.path.commonprefix(names))  # noqa: RUF071 - works for URLs, too
-    return digest([name[common:] for name in names])
+    common = os.path.commonprefix(names)  # noqa: RUF071 - works for URLs, too
+    folder = common.rfind("/") + 1  # files such as train-0 and train-1 keep the name that they share
+    return digest([name[folder:] for name in names])
 
 
 def shard_paths(pattern: str, count: int) -> list[Path]:

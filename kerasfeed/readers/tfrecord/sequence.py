@@ -157,8 +157,8 @@ class TFRecordSequence(Refreshable, SceneSequence):
         return max(1, min(len(self), round(_RUN_BYTES * len(self) / max(1, nbytes))))
 
     def source_files(self) -> list[str]:
-        """Paths of the local files; see `kerasfeed.Cached`."""
-        return [str(file.path) for file in self._files if not isinstance(file.path, str)]
+        """Paths and URLs of the files; see `kerasfeed.Cached`."""
+        return [str(file.path) for file in self._files]
 
     def _identity(self) -> str:
         """See `kerasfeed.sequences.view_base.identity_of`."""
