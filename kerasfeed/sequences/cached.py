@@ -258,13 +258,19 @@ def _source_files(sequence: Any) -> list[tuple[str, int, int]]:
     Size and time of a file that only has a URL, or that is missing, are 0.
     """
     files = []
-    for path in dict.fromkeys(_paths_in(sequence, _DEPTH)):
+    for path in source_paths(sequence):
         size = modified = 0
         with suppress(OSError):
             status = os.stat(path)  # noqa: PTH116 - ten times as fast, and there may be many
             size, modified = status.st_size, status.st_mtime_ns
         files.append((path, size, modified))
     return files
+
+
+def source_paths(sequence: Any) -> list[str]:
+    """Return absolute paths and URLs of the readers' files, each once, in the readers' order."""
+    paths = _paths_in(sequence, _DEPTH)
+    return list(dict.fromkeys(path if "://" in path else os.path.normpath(path) for path in paths))
 
 
 def _paths_in(value: Any, depth: int) -> Iterator[str]:
