@@ -112,6 +112,13 @@ def is_thread_safe(sequence: Any) -> bool:
     return sequence.thread_safe is True
 
 
+def is_made_of_arrays(sequence: Any) -> bool:
+    """Whether scenes come from memory without a function of the user: arrays, lists, and views of these."""
+    if isinstance(sequence, View) and is_ours(type(sequence)):
+        return not sequence._functions() and all(map(is_made_of_arrays, sequence._parts))
+    return is_in_memory(sequence)
+
+
 def is_safe_function(function: Any) -> bool:
     """Whether threads may call it: NumPy's functions, or `function.thread_safe = True`."""
     is_numpys = inspect.isroutine(function) and str(function.__module__).partition(".")[0] == "numpy"
