@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import FirstScenes
+from kerasfeed.sequences.view_base import is_made_of_arrays
 from kerasfeed.util.error_text import pluralize
 from kerasfeed.util.resources import cores
 
@@ -138,7 +139,8 @@ def choose(
     processes = Setup(processes_for(seconds, busy, count) if WORKERS in auto else job.workers, "process")
     if draws_globally and WORKER_TYPE in auto:
         return Choice(processes, "scenes use random generators, which worker processes seed")
-    is_here = job.environment.is_here  # else only processes start in the directory where the feed was made
+    # Only processes start in the directory where the feed was made. For arrays, it does not matter.
+    is_here = job.environment.is_here or is_made_of_arrays(job.sequence)
     is_quick = seconds and batch < _QUICK_BATCH and job.maker is None  # the time of a maker is unknown
     if chooses_all and is_quick and is_here:
         return Choice(Setup(0, "inline"), f"a batch takes {duration(batch)}")

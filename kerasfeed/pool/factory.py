@@ -28,7 +28,6 @@ def make_pool(runner: Runner, options: PoolOptions, worker_type: str) -> Pool:
 
     Raises:
         TypeError, OSError: The user asked for processes, and they cannot start or the runner cannot be pickled.
-        DirectoryGoneError: The directory of the feed no longer exists, also with "auto".
     """
     if worker_type in ("inline", "auto") and not options.thread_safe:
         options = dataclasses.replace(options, turn=Turn() if runner.target is None else Turn(runner.target))

@@ -254,7 +254,7 @@ def _check_key(key: Any, *, is_on_disk: bool) -> None:
 def _source_files(sequence: Any) -> list[tuple[str, int, int]]:
     """Return path or URL of the readers' files, in their order, with size and modification time (ns) of local ones."""
     files = []
-    for path in dict.fromkeys(source_paths(sequence)):
+    for path in source_paths(sequence):
         size = modified = -1
         with suppress(OSError, ValueError):
             status = os.stat(path)  # noqa: PTH116 - ten times as fast, and there may be many

@@ -5,6 +5,7 @@ Invariant: making a view fixes its length and its optional methods. These return
 
 import copy
 import inspect
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -113,6 +114,13 @@ def is_thread_safe(sequence: Any) -> bool:
     return sequence.thread_safe is True
 
 
+def is_made_of_arrays(sequence: Any) -> bool:
+    """Whether scenes come from memory without a function of the user: arrays, lists, and views of these."""
+    if isinstance(sequence, View) and is_ours(type(sequence)):
+        return not sequence._functions() and all(map(is_made_of_arrays, sequence._parts))
+    return is_in_memory(sequence)
+
+
 def is_safe_function(function: Any) -> bool:
     """Whether threads may call it: NumPy's functions, or `function.thread_safe = True`."""
     is_numpys = inspect.isroutine(function) and str(function.__module__).partition(".")[0] == "numpy"
@@ -130,8 +138,9 @@ def parts_of(sequence: Any) -> list[Any]:
 
 
 def source_paths(sequence: Any) -> list[str]:
-    """Return paths and URLs of the files of the readers in a sequence, in the order of its parts."""
-    return [path for part in parts_of(sequence) for path in _paths_in(part, _DEPTH)]
+    """Return absolute paths and URLs of the files of the readers in a sequence, each once, in their order."""
+    paths = [path for part in parts_of(sequence) for path in _paths_in(part, _DEPTH)]
+    return list(dict.fromkeys(path if "://" in path else os.path.normpath(path) for path in paths))
 
 
 def _paths_in(value: Any, depth: int) -> Iterator[str]:

@@ -14,6 +14,7 @@ from kerasfeed.spec.field_values import as_array, coerce
 from kerasfeed.spec.lists import is_array
 from kerasfeed.spec.nesting import flatten, flatten_as, structure_text
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
+from kerasfeed.util.array_bits import widened
 
 _IMMUTABLE = (bool, int, float, complex, str, bytes)
 _HOLDS = {"b": "b", "i": "biu", "u": "biu", "f": "biuf", "c": "biufc", "V": "biuf"}  # V: bfloat16 and the like
@@ -117,8 +118,8 @@ def _of_numbers(leaf: Any, field: ArraySpec, path: str) -> NDArray[Any] | None:
 def _is_kept(array: NDArray[Any], cast: NDArray[Any]) -> bool:
     if cast.dtype.kind in "iu":
         return bool(np.all((cast.astype(array.dtype) == array) & ((cast < 0) == (array < 0))))
-    if cast.dtype.kind in "fc":
-        return bool(np.all(np.isfinite(cast) == np.isfinite(array)))
+    if cast.dtype.kind in "fcV":
+        return bool(np.all(np.isfinite(widened(cast)) == np.isfinite(array)))
     return True
 
 

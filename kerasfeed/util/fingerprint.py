@@ -37,8 +37,9 @@ def digest(*values: Any) -> str:
 def digest_of_names(paths: Iterable[Any]) -> str:
     """Digest of the names of files, in this order, without the folder that all are in."""
     names = list(map(str, paths))
-    common = len(os.path.commonprefix(names))  # noqa: RUF071 - works for URLs, too
-    return digest("\0".join(name[common:] for name in names))  # a list of a million names would take seconds
+    common = os.path.commonprefix(names)  # noqa: RUF071 - works for URLs, too
+    folder = common.rfind("/") + 1  # files such as train-0 and train-1 keep the name that they share
+    return digest("\0".join(name[folder:] for name in names))  # a list of a million names would take seconds
 
 
 def joined(label: str, *parts: bytes) -> bytes:

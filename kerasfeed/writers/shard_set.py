@@ -27,13 +27,14 @@ from kerasfeed.pool.factory import make_pool
 from kerasfeed.readers.tfrecord.spec_file import FORMAT, VERSION, read_json
 from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.global_random import random_warnings
-from kerasfeed.sequences.view_base import identity_of
+from kerasfeed.sequences.view_base import identity_of, source_paths
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec, spec_to_json
 from kerasfeed.util.atomic_write import check_target
 from kerasfeed.util.deferred_warnings import DeferredWarnings, warn_caller
 from kerasfeed.util.error_text import class_name
+from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.validate import check_flag, check_integer
 from kerasfeed.writers.shard_task import (
@@ -136,6 +137,7 @@ def write_set(
                     shards, shard_format = files.plan_shards(spec)
                     wanted = {
                         "sequence": identity_of(options.sequence),
+                        "source_files": digest(source_paths(options.sequence)),
                         "length": options.length,
                         "seed": options.seed,
                         **files.arguments,

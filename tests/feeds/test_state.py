@@ -288,6 +288,20 @@ def test_a_state_identifies_files_by_names_and_order_wherever_their_folder_is(tm
             other.set_state(state)
 
 
+@pytest.mark.parametrize("other", [["val-0", "val-1"], ["val-0"]])
+def test_a_state_identifies_names_of_files_that_begin_alike(tmp_path, other):
+    for name in ("train-0", "train-1", "val-0", "val-1"):
+        np.save(tmp_path / f"{name}.npy", np.arange(4.0))
+
+    def feed_of(names):
+        return make_feed(kf.FileSequence([tmp_path / f"{name}.npy" for name in names], np.load), 4)
+
+    with feed_of([name.replace("val", "train") for name in other]) as feed:
+        state = feed.get_state(epoch=0, step=1)
+    with feed_of(other) as changed, pytest.raises(ValueError, match="class was FileSequence of"):
+        changed.set_state(state)
+
+
 def test_a_state_is_valid_after_the_sequence_is_cached():
     with (
         make_feed(scenes.Clouds(LENGTH), workers=0) as feed,

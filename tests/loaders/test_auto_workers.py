@@ -212,6 +212,16 @@ def test_an_exception_of_a_local_class_is_raised_unchanged():
 
 
 @pytest.mark.heavy
+def test_views_of_arrays_need_no_processes_in_another_directory(tmp_path, monkeypatch):
+    array = np.zeros((64, 3), np.float32)
+    with kf.Feed(kf.Zip(array, array)[:32], 4) as feed:
+        monkeypatch.chdir(tmp_path)
+        assert len(list(feed)) == 8
+        assert len(list(feed)) == 8
+        assert feed.stats().worker_type == "inline"
+
+
+@pytest.mark.heavy
 @pytest.mark.parametrize("seconds", [0, 0.03], ids=["quick scenes", "scenes that wait"])
 def test_scenes_are_read_in_the_directory_where_the_feed_was_created(tmp_path, monkeypatch, seconds):
     class Relative(scenes_costs.Costly):

@@ -80,6 +80,18 @@ def test_files_in_another_order_are_read_again_under_the_same_key(tmp_path):
         assert list(kf.Cached(kf.FileSequence(named, np.load), tmp_path / "kept", key="v1")) == values
 
 
+def test_files_at_other_urls_are_read_again_under_the_same_key(tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    store = fsspec.filesystem("memory")
+    for first, part in ((0, "train"), (10, "val")):
+        kf.write_tfrecords(np.arange(first, first + 4), tmp_path / "x-{shard}", num_shards=2, overwrite=True)
+        for path in tmp_path.glob("x*"):
+            store.pipe(f"/{tmp_path.name}/{part}/{path.name}", path.read_bytes())
+        sequence = kf.TFRecordSequence(f"memory://{tmp_path.name}/{part}/x-*")
+        assert sorted(kf.Cached(sequence, tmp_path / "kept", key="v1")) == list(range(first, first + 4))
+        assert sorted(kf.Cached(sequence, tmp_path / "kept", key="v1")) == list(range(first, first + 4))
+
+
 def _rows(path):
     class Rows(kf.SceneSequence):
         def __init__(self):
@@ -104,6 +116,9 @@ def test_datasets_of_one_file_share_no_scenes_under_one_key(tmp_path):
             sequence = make(file[name])
             cached = list(kf.Cached(sequence, tmp_path / "kept", key="v1"))
             assert np.array_equal(cached, list(sequence))
+    folders = set((tmp_path / "kept").iterdir())
+    assert np.array_equal(kf.Cached(file["/mask"], tmp_path / "kept", key="v1"), file["mask"])
+    assert set((tmp_path / "kept").iterdir()) == folders
     file.close()
 
 

@@ -1,5 +1,6 @@
 """`output_signature`: the user's spec of scenes."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -36,11 +37,22 @@ def test_no_scene_is_read_early_and_python_numbers_get_the_dtype_of_the_signatur
     assert points[:, 0].tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("number", [70_000, -70_000, 70_000.0])
-def test_a_number_that_a_small_float_cannot_hold_is_refused(number):
+@pytest.mark.parametrize(
+    ("number", "dtype"),
+    [
+        (70_000, np.float16),
+        (-70_000, np.float16),
+        (70_000.0, np.float16),
+        (1e39, np.float32),
+        (1e39, ml_dtypes.bfloat16),
+        (70_000, ml_dtypes.float8_e5m2),
+        (500, ml_dtypes.float8_e4m3fn),
+    ],
+)
+def test_a_number_that_a_small_float_cannot_hold_is_refused(number, dtype):
     with (
-        kf.Feed(kf.Map(range(4), lambda _: number), 2, workers=0, output_signature=kf.ArraySpec((), "float16")) as feed,
-        pytest.raises(kf.errors.SpecError, match=r"expected float16\[\], received -?70000.*cannot hold"),
+        kf.Feed(kf.Map(range(4), lambda _: number), 2, workers=0, output_signature=kf.ArraySpec((), dtype)) as feed,
+        pytest.raises(kf.errors.SpecError, match=rf"expected {np.dtype(dtype)}\[\], received .*cannot hold"),
     ):
         next(iter(feed))
 

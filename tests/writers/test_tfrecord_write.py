@@ -185,6 +185,27 @@ def test_an_unfinished_part_of_a_sequence_is_not_continued_with_another_part(tmp
     write_part(sequence[40:], tmp_path)
 
 
+def test_an_unfinished_set_is_not_continued_with_other_source_files(tmp_path):
+    paths = [kf.write_hdf5(np.arange(first, first + 80), tmp_path / f"{first}.h5", progress=False) for first in (0, 1)]
+    fails = True
+
+    def checked(scene):
+        if fails and scene == 77:
+            raise ValueError("no such scene")
+        return scene
+
+    def write_copy(path):
+        write(kf.Map(kf.HDF5Scenes(path), checked), tmp_path, 4, assignment="contiguous", workers=0)
+
+    with pytest.raises(ValueError, match="no such scene"):
+        write_copy(paths[0])
+    with pytest.raises(FileExistsError, match="unfinished write with source_files="):
+        write_copy(paths[1])
+    fails = False
+    write_copy(os.path.relpath(paths[0]))
+    assert list(kf.TFRecordSequence(tmp_path / PATTERN)) == list(range(80))
+
+
 def test_two_programs_cannot_write_one_set_at_the_same_time(tmp_path):
     class Nested(Small):
         def __getitem__(self, index):

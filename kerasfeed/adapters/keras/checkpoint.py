@@ -159,6 +159,8 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         steps = self._progress.steps
         if steps is not None:
             self._done = min(self._done, steps)
+        if self._follows is not None and self.feed.clock.taken < self._number:
+            raise ValueError(self._rebatched(steps))  # taken may be larger: other loops over the feed take batches, too
         if not self._is_stream and self._follows is None:
             self.feed.clock.record_consumed(self._number)
         if self.save_freq != "epoch" and self._unsaved >= self.save_freq:
@@ -174,11 +176,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         if isinstance(self.model.stop_training, _EpochEnd):  # otherwise training itself ends
             self.model.stop_training = False
         if self._follows is not None:
-            assert self._progress is not None
-            clock, is_complete = self.feed.clock, self._progress.steps == self._done
-            if self._follows == "iterations" and is_complete and clock.taken != self._number:
-                raise ValueError(self._rebatched(self._done))
-            clock.end_fit_epoch(self._number)
+            self.feed.clock.end_fit_epoch(self._number)
         if self._progress is not None and self._progress.steps in (None, self._done):
             self._epoch, self._done = epoch + 1, 0
         self._save()
@@ -253,10 +251,11 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
             clock.resume(self._claimed)
         return "iterations" if batches else "stream"
 
-    def _rebatched(self, batches: int) -> str:
-        """The error for a dataset of `batches` batches, which are not the feed's."""
+    def _rebatched(self, batches: int | None) -> str:
+        """The error for a dataset of `batches` batches in an epoch, which are not the feed's."""
         return (
-            f"fit was given a dataset of {batches:,} batches made from a feed of {self.feed.clock.steps:,}, and "
+            f"fit was given a dataset of {batches:,} batches in an epoch, made from a feed of "
+            f"{self.feed.clock.steps:,}, and "
             f"{type(self).__name__} does not know which scenes they hold: batch in the feed, and only map its dataset"
         )
 

@@ -215,8 +215,8 @@ class FileSequence(Refreshable, SceneSequence):
         return self._contents(path).count
 
     def source_files(self) -> list[str]:
-        """Paths or URLs of the files; see `kerasfeed.Cached`."""
-        files = (file_of(path) for path in self.paths)
+        """Absolute paths and URLs of the files; see `kerasfeed.Cached`."""
+        files = map(file_of, self.paths)
         return [str(file.absolute()) if isinstance(file, Path) else file for file in files if file is not None]
 
     def _identity(self) -> str:

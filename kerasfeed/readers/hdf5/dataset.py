@@ -341,7 +341,8 @@ class HDF5Dataset:
 
     def _identity(self) -> str:
         """See `kerasfeed.sequences.view_base.identity_of`."""
-        return f"{type(self).__qualname__} {self.name!r}"
+        name = "/".join(filter(None, self.name.split("/")))  # file["x"] and file["/x"] are one dataset
+        return f"{type(self).__qualname__} {name!r}"
 
     def __repr__(self) -> str:
         return f"HDF5Dataset({self.name!r}, shape={self.shape}, dtype={self.dtype}, file={self.file.path!r})"

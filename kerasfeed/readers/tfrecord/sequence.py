@@ -99,9 +99,8 @@ class TFRecordSequence(Refreshable, SceneSequence):
         self.verify = bool(verify)
         users_spec = None if spec is None else as_scene_spec(spec)
         self._workers = None if workers == "auto" else max(1, int(workers))
-        self._set_files(paths)
+        described = self._set_files(paths)
         self._open: PerProcess[Lru[int, RecordFile]] = PerProcess(partial(Lru, _OPEN_FILES))
-        described = find_sidecars([file.path for file in self._files], self._paths_given)
         for file in self._files:
             if file.path in described and file.damage is None:
                 _check_count(file.path, len(file), described[file.path][1])
@@ -110,8 +109,12 @@ class TFRecordSequence(Refreshable, SceneSequence):
         self._codec = SceneCodec(known or self._inferred_spec())
         self._warn_of_damage()
 
-    def _set_files(self, paths: Any) -> None:
-        """Index these files; change nothing if one cannot be read."""
+    def _set_files(self, paths: Any) -> dict[FileLocation, tuple[SceneSpec, int]]:
+        """Index these files; change nothing if one is missing or cannot be read.
+
+        Returns:
+            What sidecars say of them; see `find_sidecars`.
+        """
         paths_given = tuple(paths) if isinstance(paths, Iterator) else paths
         locations = expand(paths_given)
         has_urls = any(isinstance(path, str) for path in locations)
@@ -120,7 +123,9 @@ class TFRecordSequence(Refreshable, SceneSequence):
         stops = list(itertools.accumulate(map(len, files)))
         if not stops[-1]:
             raise RecordError(f"{_listed(files)} hold{'s' * (len(locations) == 1)} no record")
+        described = find_sidecars(locations, paths_given)
         self._paths_given, self._files, self._stops = paths_given, files, stops
+        return described
 
     def _warn_of_damage(self) -> None:
         for file in self._files:
@@ -158,7 +163,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         return max(1, min(len(self), round(_RUN_BYTES * len(self) / max(1, nbytes))))
 
     def source_files(self) -> list[str]:
-        """Paths or URLs of the files; see `kerasfeed.Cached`."""
+        """Paths and URLs of the files; see `kerasfeed.Cached`."""
         return [str(file.path) for file in self._files]
 
     def _identity(self) -> str:

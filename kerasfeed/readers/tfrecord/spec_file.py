@@ -108,24 +108,27 @@ def find_sidecars(paths: list[FileLocation], given: Any) -> dict[FileLocation, t
         RecordError: A shard of a pattern is missing.
     """
     listed: dict[str, tuple[SceneSpec, int]] = {}
+    patterns = [given] if isinstance(given, str | os.PathLike) else given
+    matched = {name: set(map(str, expand(name))) for name in map(os.fspath, patterns) if "{shard" in name}
     for folder in sorted({str(path).rpartition("/")[0] for path in paths}):
         for each in _sidecars_in(folder):
             sidecar = read_sidecar(each)
             if sidecar is not None:
                 described = {f"{folder}/{name}": (sidecar.spec, count) for name, count in sidecar.scenes.items()}
-                _refuse_missing(given, set(described))
+                _refuse_missing(matched, set(described))
                 listed.update(described)
     return {path: listed[str(path)] for path in paths if str(path) in listed}
 
 
-def _refuse_missing(given: Any, described: set[str]) -> None:
-    """Refuse a pattern that matches some, but not all, files of a set."""
-    for pattern in [given] if isinstance(given, str | os.PathLike) else given:
-        if "{shard" not in os.fspath(pattern):
-            continue
-        missing = described.difference(map(str, expand(pattern)))
+def _refuse_missing(matched: dict[str, set[str]], described: set[str]) -> None:
+    """Refuse a pattern that matches some, but not all, files of a set.
+
+    `matched` holds the files of each pattern.
+    """
+    for pattern, files in matched.items():
+        missing = described - files
         if 0 < len(missing) < len(described):
-            raise missing_shards(os.fspath(pattern), sorted(map(last_part, missing)), len(described))
+            raise missing_shards(pattern, sorted(map(last_part, missing)), len(described))
 
 
 def _sidecars_in(folder: str) -> list[FileLocation]:

@@ -75,11 +75,22 @@ def test_the_error_for_a_file_of_another_training_names_the_difference(tmp_path)
         _refused(feed, path, r"counted 0 iterations, but the training began at 1\. It is another model, or was rest")
 
 
-@pytest.mark.parametrize("batch_size", [2, 3, 12])
-def test_a_dataset_that_batches_the_scenes_of_a_feed_again_is_refused(tmp_path, batch_size):
+@pytest.mark.parametrize(("batch_size", "steps"), [(2, None), (3, None), (12, None), (2, 12), (3, 8)])
+def test_a_dataset_that_batches_the_scenes_of_a_feed_again_is_refused(tmp_path, batch_size, steps):
     with make_feed(length=24) as feed:  # 4 batches of 6
         again = feed.to_tf_dataset().unbatch().batch(batch_size)
-        _refused(feed, tmp_path / "feed.json", "of (2|8|12) batches made from a feed of 4", data=again, shuffle=False)
+        fit = {"data": again.repeat() if steps else again, "steps_per_epoch": steps, "shuffle": False}
+        _refused(feed, tmp_path / "feed.json", "of (2|8|12) batches in an epoch, made from a feed of 4", **fit)
+
+
+def test_other_loops_over_a_followed_feed_are_not_mistaken_for_other_batches(tmp_path):
+    with make_feed(length=24) as feed:
+        dataset = feed.to_tf_dataset()
+        peek = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: next(iter(feed)))
+        ours = kf.FeedCheckpoint(feed, tmp_path / "feed.json")
+        make_model().fit(
+            dataset, validation_data=dataset, epochs=2, callbacks=[peek, ours], shuffle=False, verbose=0
+        )  # fmt: skip
 
 
 def test_a_file_with_other_steps_per_epoch_is_refused_without_moving_the_feed(tmp_path):

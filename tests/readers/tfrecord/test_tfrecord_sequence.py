@@ -179,9 +179,13 @@ def test_a_pattern_without_a_count_is_refused_if_its_last_shard_is_missing(tmp_p
     monkeypatch.chdir(tmp_path)
     kf.write_tfrecords(np.arange(8), "x-{shard}-of-4", num_shards=4, workers=0, progress=False)
     kf.write_tfrecords(np.arange(3), "x-{shard}-alone", num_shards=1, workers=0, progress=False)
-    assert len(kf.TFRecordSequence("x-{shard}-of-4")) == 8
+    complete = kf.TFRecordSequence("x-{shard}-of-4")
+    assert len(complete) == 8
     Path("x-3-of-4").unlink()
     message = r"1 of 4 shards of 'x-\{shard\}-of-4' are missing: x-3-of-4"
+    with pytest.raises(kf.errors.RecordError, match=message):
+        complete.refresh()
+    assert len(complete) == 8
     for paths in ("x-{shard}-of-4", [Path("x-{shard}-of-4")], iter(["x-{shard}-of-4"])):
         with pytest.raises(kf.errors.RecordError, match=message):
             kf.TFRecordSequence(paths)
