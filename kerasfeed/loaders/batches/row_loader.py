@@ -124,6 +124,7 @@ class RowLoader:
                 control, move_to, sequence, read_into = view.control, context.move_to, self._sequence, self._read_into
                 runs = runs_of(self._layout, view, start, stop)
                 write, destinations, collate = self._writer.write, self._writer.destinations(view, runs), self._collate
+                take = runs[0].takes if len(runs) == 1 and runs[0] is not None else None  # 1 us of 7 for a list
                 scenes = []
                 for row, index in enumerate(view.indices[start:stop].tolist(), start):
                     if control[0] == serial:
@@ -136,7 +137,9 @@ class RowLoader:
                         scenes.append(sequence[index])
                         continue
                     if read_into is None:
-                        write(view, row, sequence[index], destinations, overflow)
+                        scene = sequence[index]
+                        if take is None or not take(row, scene):
+                            write(view, row, scene, destinations, overflow)
                         continue
                     if not self._checked:
                         mark_unwritten(view, row, row + 1)

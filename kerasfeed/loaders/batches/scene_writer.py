@@ -35,9 +35,10 @@ class RowRun:
     """Rows [start, stop) of one field of a slot, in rising order."""
 
     def __init__(self, layout: Layout, view: SlotView, number: int, form: Form, start: int, stop: int) -> None:
-        shapes = view.shapes[number]
+        field, shapes = layout.spec.fields[number], view.shapes[number]
         assert shapes is not None
-        self._path = layout.spec.paths[number]
+        self._path, self._field, self._dtype = layout.spec.paths[number], field, field.dtype
+        self._is_flat = len(field.shape) == 1
         self._padded = padded = form if isinstance(form, Padded) else None
         self._static = padded if padded is not None and padded.is_static else None
         self._bounded = padded if padded is not None and any(axis.length for axis in padded.axes) else None
@@ -45,8 +46,26 @@ class RowRun:
         self._is_whole = stop - start == view.control[3]
         self._target, self._shapes, self._starts = view.fields[number], shapes[start:stop], view.starts[number]
         self._indices = view.indices
-        self._capacity = layout.row_bytes[number] // max(1, layout.spec.fields[number].dtype.itemsize)
+        self._capacity = layout.row_bytes[number] // max(1, field.dtype.itemsize)
         self._arrays: list[NDArray[Any]] = []
+
+    def takes(self, row: int, value: Any) -> bool:
+        """Copy the row `value` if it is an array that fits.
+
+        Return whether it is.
+
+        Raises:
+            SpecError: The row is longer than the `length` of its `Pad`.
+        """
+        if type(value) is not np.ndarray or value.dtype != self._dtype:
+            return False
+        if not (value.ndim == 1 if self._is_flat else self._field.fits(value.shape)):
+            return False
+        if self._bounded is None:
+            self._arrays.append(value.copy())
+        else:
+            self.add(row, value)
+        return True
 
     def add(self, row: int, array: NDArray[Any]) -> None:
         """Copy one row, which has the field's dtype and number of axes.
@@ -181,6 +200,8 @@ class SceneWriter:
             kind = type(leaf)
             if kind is np.ndarray and leaf.dtype is dtype and leaf.shape == shape:  # the usual case
                 target[row] = leaf
+                continue
+            if run is not None and run.takes(row, leaf):
                 continue
             if kind is np.ndarray or isinstance(leaf, np.generic):
                 exact = leaf.shape == shape and leaf.dtype == dtype
