@@ -117,6 +117,12 @@ class RowRun:
         target = self._target[: prod(shape)].reshape(shape)
         if form is None:
             np.concatenate(arrays, out=target)
+        elif form.is_prefix:
+            target[...] = form.value
+            rows = target.reshape(shape[0] * shape[1], *shape[2:])
+            for number, array in enumerate(arrays):
+                first = number * shape[1]
+                rows[first : first + len(array)] = array
         else:
             for row, array in zip(target, arrays, strict=True):
                 pad_into(row, array, form)
