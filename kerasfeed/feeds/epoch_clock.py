@@ -79,7 +79,7 @@ class EpochClock:
     def is_shuffled(self, number: int, wanted: bool) -> bool:
         """Whether the steps of the epoch of batch `number` are shuffled.
 
-        A resumed epoch keeps the order of steps in which it began; any other epoch follows `wanted`.
+        A resumed epoch keeps its order of steps; any other epoch follows `wanted`.
         """
         resumed = self._resumed
         return resumed[1] if resumed is not None and resumed[0] == number // self.steps else wanted

@@ -139,7 +139,7 @@ def choose(
     processes = Setup(processes_for(seconds, busy, count) if WORKERS in auto else job.workers, "process")
     if draws_globally and WORKER_TYPE in auto:
         return Choice(processes, "scenes use random generators, which worker processes seed")
-    # Only processes start in the directory where the feed was made. For arrays, it does not matter.
+    # Only processes start in the feed's directory. Arrays need none.
     is_here = job.environment.is_here or is_made_of_arrays(job.sequence)
     is_quick = seconds and batch < _QUICK_BATCH and job.maker is None  # the time of a maker is unknown
     if chooses_all and is_quick and is_here:

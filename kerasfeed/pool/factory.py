@@ -28,6 +28,7 @@ def make_pool(runner: Runner, options: PoolOptions, worker_type: str) -> Pool:
 
     Raises:
         TypeError, OSError: The user asked for processes, and they cannot start or the runner cannot be pickled.
+        FileNotFoundError: The directory of the feed is gone, and the program is in another one.
     """
     if worker_type in ("inline", "auto") and not options.thread_safe:
         options = dataclasses.replace(options, turn=Turn() if runner.target is None else Turn(runner.target))
@@ -37,6 +38,8 @@ def make_pool(runner: Runner, options: PoolOptions, worker_type: str) -> Pool:
         try:
             return ProcessPool(runner, options)
         except (TypeError, OSError) as error:
+            if isinstance(error, FileNotFoundError) and not options.environment.is_here:
+                raise  # a thread would read relative paths in another directory
             used, more = "worker threads", ""
             if not options.thread_safe:
                 used = "one worker thread"

@@ -55,7 +55,7 @@ class StallTimer:
 
         Args:
             worker: Its number.
-            token: Differs between any two steps; None if the worker is idle, for which the result is 0.
+            token: Differs between any two steps; None if the worker is idle; the result is then 0.
         """
         before = self._at.get(worker)
         seconds = before[1] + self._elapsed if before is not None and before[0] == token and token is not None else 0.0
@@ -76,7 +76,7 @@ class Watchdog:
             deferred_warnings: The feed's warnings.
 
         Raises:
-            RuntimeError: The system starts no more threads.
+            RuntimeError: The system cannot start another thread.
         """
         self._over = threading.Event()
         self._thread = threading.Thread(

@@ -208,8 +208,10 @@ def test_the_error_for_a_deleted_directory_at_a_worker_replacement_names_it(fold
             list(feed)
 
 
+@pytest.mark.parametrize("worker_type", ["process", "auto"])
 @pytest.mark.parametrize("kind", ["generators", "map"])
-def test_the_error_for_a_deleted_directory_at_worker_start_names_it(kind, folders, monkeypatch):
+def test_the_error_for_a_deleted_directory_at_worker_start_names_it(kind, worker_type, folders, monkeypatch):
+    monkeypatch.setitem(_PROCESSES, "worker_type", worker_type)
     feed = FEEDS[kind]()
     monkeypatch.chdir(folders)
     (folders / "first" / "place.txt").unlink()
