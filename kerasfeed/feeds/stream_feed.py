@@ -8,10 +8,12 @@ differ.
 """
 
 import dataclasses
+import operator
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -433,7 +435,7 @@ class BaseStreamFeed(AnyFeed):
         fingerprint = self._fingerprint()
         numbers = numbers_of(state, _KIND, "ended")
         refuse_changes({"seed": numbers["seed"], **state["fingerprint"]}, {"seed": self.seed, **fingerprint})
-        ended = tuple((n, scenes) for n, scenes in state["ended"])
+        ended = _checked_ends(state["ended"], self.generators.count)
         position = StreamPosition(numbers["epoch"], numbers["step"], ended)
         if position.step and not (self.generators.takes_start or self._functions):  # with map(), items are quick
             scenes = position.step * self.plan.rows * (self.shard.count if self._deals else 1)
@@ -546,3 +548,15 @@ def _close(repetitions: list[Repetition], loader: StreamLoader) -> None:
     while repetitions:
         repetitions.pop().close()
     loader.close()
+
+
+def _checked_ends(given: Any, count: int) -> tuple[tuple[int, int], ...]:
+    with suppress(TypeError, ValueError):
+        ended = tuple((operator.index(n), operator.index(scenes)) for n, scenes in given)
+        numbers = {n for n, scenes in ended if 0 <= n < count and scenes >= 0}
+        if len(numbers) == len(ended):
+            return ended
+    raise ValueError(
+        f"ended of the state must be pairs [n, scenes] of integers, one for each of the {count} generators at most, "
+        f"received {given!r}: pass the state that get_state() returned"
+    )

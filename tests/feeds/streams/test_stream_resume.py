@@ -148,6 +148,11 @@ def test_the_error_for_a_state_of_another_stream_names_the_differences(stream):
             stream(starting, 3, **{"count": 4, **arguments}).set_state(state)
     with pytest.raises(ValueError, match=r"a kf\.StreamFeed has a state of kind 'stream', received 'feed'"):
         stream(starting, 3, count=4).set_state({"version": 1})
+    with pytest.raises(ValueError, match="ended of the state must be pairs"):
+        stream(starting, 3, count=4).set_state({**state, "ended": [3]})
+    for ended in ([[4, 1]], [[0, -1]], [[0, 1], [0, 1]], [[0, 1.0]]):
+        with pytest.raises(ValueError, match="one for each of the 4 generators at most"):
+            stream(starting, 3, count=4).set_state({**state, "ended": ended})
     changed = {**state, "ended": [[0, 1]], "fingerprint": {**state["fingerprint"], "count": 10**6}}
     feed = stream(starting, 3, count=4)
     tracemalloc.start()
